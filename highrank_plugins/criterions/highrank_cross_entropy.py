@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 import torch
-from fairseq import checkpoint_utils, utils
+from fairseq import checkpoint_utils
 from fairseq.criterions import register_criterion
 from fairseq.criterions.label_smoothed_cross_entropy import (
     LabelSmoothedCrossEntropyCriterion,
@@ -81,27 +81,20 @@ class HighrankCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         options = {"target": target, "label_smoothing": self.eps}
         if self.paths and model.training:
             options = {"target": self.with_teacher(model, target, sample["net_input"])}
-        out = model(
-            **sample["net_input"],
-            **options,
-            ignore_index=self.padding_idx,
-            reduction="sum" if reduce else "none",
-            accuracy=self.report_accuracy,
+        options |= {
+            "ignore_index": self.padding_idx, "reduction": "sum" if reduce else "none",
+            "accuracy": self.report_accuracy,
             # other tasks may count the source's tokens
-            kept_tokens=sample["ntokens"] if isinstance(self.task, COUNTING_TARGETS) else None,
-        )
-        sample_size = target.size(0) if self.sentence_avg else sample["ntokens"]
-        logging_output = {
-            "loss": out.loss.data,
-            "nll_loss": out.nll.data,
-            "ntokens": sample["ntokens"],
-            "nsentences": target.size(0),
-            "sample_size": sample_size,
-        }
-        if self.report_accuracy:
-            logging_output["n_correct"] = utils.item(out.correct.sum())
-            logging_output["total"] = utils.item(target.ne(self.padding_idx).sum())
-        return out.loss, sample_size, logging_output
+            "kept_tokens": sample["ntokens"] if isinstance(self.task, COUNTING_TARGETS) else None,
+        }  # fmt: skip
+        inputs = {"net_input": sample["net_input"] | options, "target": target}
+        return super().forward(model, sample | inputs, reduce)
+
+    def compute_loss(self, model, net_output, sample, reduce=True):
+        return net_output.loss, net_output.nll
+
+    def compute_accuracy(self, model, net_output, sample):
+        return net_output.correct.sum(), sample["target"].ne(self.padding_idx).sum()
 
     def scored_target(self, target: Tensor) -> Tensor:
         """Return targets with the first ``--ignore-prefix-size`` of each row ignored."""

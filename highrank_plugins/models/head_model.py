@@ -5,12 +5,11 @@ from argparse import Namespace
 import torch
 from fairseq.data import Dictionary
 from fairseq.models import BaseFairseqModel
-from omegaconf import DictConfig
 from torch import Tensor
 
 from highrank_plugins import losses
 from highrank_plugins.common.heartbeat import TrainingListener
-from highrank_plugins.common.names import class_of
+from highrank_plugins.common.names import class_of, flag
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import Head
 from highrank_plugins.models import warm_start
@@ -20,7 +19,6 @@ from highrank_plugins.models.head_from_options import (
     require_same_function,
 )
 from highrank_plugins.models.head_monitor import HeadMonitor
-from highrank_plugins.models.relative_positions import SIDES
 
 
 class HeadModel(TrainingListener):
@@ -35,11 +33,11 @@ class HeadModel(TrainingListener):
         self, cfg: Namespace, dictionary: Dictionary, locked_dropout: bool = False
     ) -> None:
         """Replace the output projection by the head that ``cfg`` describes."""
-        if getattr(cfg, "quant_noise_scalar", 0):
-            raise UserError(
-                "--quant-noise-scalar has no effect on this output layer, although fairseq's "
-                "log would claim one; leave it out, or use a stock --arch"
-            )
+        for name in ("quant_noise_scalar", "encoder_layers_to_keep", "decoder_layers_to_keep"):
+            if getattr(cfg, name, None):
+                raise UserError(
+                    f"{flag(name)} does not work with a head; leave it out, or use a stock --arch"
+                )
         projection = self.decoder.output_projection
         feature_dim, tied = self.decoder.output_embed_dim, self.decoder.share_input_output_embed
         self.decoder.output_projection = head_from_options(
@@ -118,16 +116,6 @@ class HeadModel(TrainingListener):
 
     def check_saved_options(self, options: dict) -> None:
         require_same_function(options, self.head)
-
-    def load_state_dict(
-        self, state_dict: dict, strict: bool = True, model_cfg: DictConfig | None = None, **kwargs
-    ):
-        """Load as fairseq does, which prunes layers; update ``model_cfg`` to the layers left."""
-        # fairseq empties --…-layers-to-keep once it has loaded the layers, and saves then
-        for side in SIDES if model_cfg is not None else ():
-            if kept := model_cfg.get(f"{side}_layers_to_keep"):
-                model_cfg[f"{side}_layers"] = len(kept.split(","))
-        return super().load_state_dict(state_dict, strict, model_cfg, **kwargs)
 
     def upgrade_state_dict_named(self, state_dict: dict, name: str) -> None:
         """Upgrade old checkpoints as fairseq does, and fill in a new head and new positions."""

@@ -18,8 +18,6 @@ OUTPUT = "decoder.output_projection."
 STORED = "parametrizations.weight.original"  # the parameter of a matrix that is made of one
 EMBEDDINGS = ("decoder.trunk.embed.weight", "decoder.embed_tokens.weight")  # AWD-LSTM's, fairseq's
 TABLES = (".relative.key_table", ".relative.value_table")
-_GATES = ("gate_embed", "gate_bias")  # with a row for each frequent class
-_ROUNDING = " (--head-frequent-multiple 1 if it did not round the number of frequent classes)"
 _SAME = "use --rel-pos-clip and --rel-pos-in as in its training"
 
 
@@ -62,7 +60,7 @@ def fill_new_parameters(state_dict: dict, head: Head, prefix: str) -> list[str]:
         there, here = (f"{prefix}{{{', '.join(sorted(names))}}}" for names in (saved, own))
         raise UserError(other_head(there, here))
     for name in saved:
-        _require_shape(prefix + name, saved[name], own[name], remedy + _ROUNDING * (name in _GATES))
+        _require_shape(prefix + name, saved[name], own[name], remedy)
     new = {prefix + name: own[name] for name in missing}
     if new:
         logger.warning("new parameters that the softmax checkpoint lacks: %s", ", ".join(new))
@@ -73,12 +71,10 @@ def fill_new_parameters(state_dict: dict, head: Head, prefix: str) -> list[str]:
 def fill_new_tables(state_dict: dict[str, Tensor], model: nn.Module) -> list[str]:
     """Put zeros where a checkpoint has no tables of relative positions; return the new keys."""
     own, saved = _tables(dict(model.named_parameters())), _tables(state_dict)
-    sides = {key.split(".")[0] for key in own}
-    # by side only: a checkpoint with more layers is pruned later
     for name in saved:
-        if name.split(".")[0] not in sides:
+        if name not in own:
             raise UserError(f"{name}: the checkpoint has relative positions; {_SAME}")
-        _require_shape(name, saved[name], own.get(name, saved[name]), _SAME)
+        _require_shape(name, saved[name], own[name], _SAME)
     new = {key: torch.zeros_like(own[key]) for key in sorted(own.keys() - saved.keys())}
     if new:
         logger.warning("new parameters, initially 0, that the checkpoint lacks: %s", ", ".join(new))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
+from highrank_plugins.heads.checks import NOT_NEGATIVE, RATE, integer, number
 from highrank_plugins.heads.random_state import dropout_mask
 
 # A dropped matrix is a new tensor, so cuDNN copies the weights into one piece at every call, as it
@@ -75,11 +76,8 @@ class Rates:
     embed_noise: float = 0.0
 
     def __post_init__(self) -> None:
-        if not self.embed_noise >= 0:
-            raise ValueError(f"embed_noise must not be negative, got {self.embed_noise}")
         for name, value in vars(self).items():
-            if name != "embed_noise" and not 0 <= value < 1:
-                raise ValueError(f"{name} must lie in [0, 1), got {value}")
+            number(name, value, NOT_NEGATIVE if name == "embed_noise" else RATE)
 
 
 State = list[tuple[Tensor, Tensor]]
@@ -132,11 +130,9 @@ class AWDLSTM(nn.Module):
     ) -> None:
         super().__init__()
         last = embed_dim if last_hidden_size is None else last_hidden_size
-        names = "num_words", "embed_dim", "hidden_size", "layers", "last_hidden_size"
-        sizes = num_words, embed_dim, hidden_size, layers, last
-        for name, size in zip(names, sizes, strict=True):
-            if size < 1:
-                raise ValueError(f"{name} must be at least 1, got {size}")
+        sizes = {"num_words": num_words, "embed_dim": embed_dim, "hidden_size": hidden_size}
+        for name, size in (sizes | {"layers": layers, "last_hidden_size": last}).items():
+            integer(name, size)
         self.rates = Rates(**rates)
         self.embed = nn.Embedding(num_words, embed_dim)
         nn.init.uniform_(self.embed.weight, -0.1, 0.1)

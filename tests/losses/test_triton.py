@@ -12,7 +12,7 @@ from highrank_plugins.losses import mixtape
 from highrank_plugins.losses.fused import FusedLoss
 from highrank_plugins.losses.kernels.triton import tiles
 from tests.heads.cases import MIXTAPE, MOS, PRODUCT, SOFTMAX, STRUCTURES, make_features
-from tests.heads.test_extreme import extreme
+from tests.heads.test_values import extreme
 from tests.losses.implementations import CLASSES, FULL, TARGET, TOKENS, compare, inputs, run
 
 pytestmark = pytest.mark.triton

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fairseq.data import Dictionary
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_INV_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_INV_REGISTRY
 from fairseq.models.transformer import TransformerConfig
 from fairseq.models.transformer_lm import TransformerLanguageModelConfig
 from omegaconf import OmegaConf
@@ -45,11 +45,6 @@ OPTIONS = """head head_adam_lr head_bias head_codebook_ratio head_components hea
     head_plif_lr head_pointwise head_sigmoid_cap_height head_sigmoid_cap_scale
     head_sigmoid_cap_shift head_softcap_cap head_tiers_factor head_tiers_shares head_unit_by_class
     head_vocabulary head_z_loss""".split()
-LSTM_OPTIONS = """adaptive_softmax_cutoff decoder_attention decoder_dropout_in decoder_dropout_out
-    decoder_embed_dim decoder_embed_path decoder_freeze_embed decoder_hidden_size decoder_layers
-    decoder_out_embed_dim dropout encoder_bidirectional encoder_dropout_in encoder_dropout_out
-    encoder_embed_dim encoder_embed_path encoder_freeze_embed encoder_hidden_size encoder_layers
-    share_all_embeddings share_decoder_input_output_embed""".split()
 AWD_OPTIONS = """decoder_embed_dim decoder_hidden_size decoder_last_hidden_size decoder_layers
     dropout dropoute dropouth dropouti embed_noise separate_embeddings wdrop""".split()
 REL_POS_OPTIONS = {"rel_pos_clip", "rel_pos_in"}
@@ -59,12 +54,16 @@ def ours(model, token, preset):
     return f"{model}_{token}{preset.removeprefix(model)}"
 
 
+def settings_of(arch, **given):
+    settings = Namespace(**given)
+    ARCH_CONFIG_REGISTRY[arch](settings)
+    return settings
+
+
 def stock_settings(model, preset):
     stock = CONFIGS[model][0]
     settings = {name: default for name, _, default, _ in options_of(stock)} if stock else {}
-    chosen = Namespace()
-    ARCH_CONFIG_REGISTRY[preset](chosen)
-    return settings | vars(chosen)
+    return settings | vars(settings_of(preset))
 
 
 @pytest.mark.parametrize(("model", "preset"), PRESETS, ids=str)
@@ -84,61 +83,49 @@ def test_an_arch_equals_its_stock_preset_except_for_the_head(model, preset):
         assert (head | bias).items() <= got.items()
 
 
-def test_tokens_are_public():
+def test_names_of_layers_and_options_are_public():
     assert sorted(tokens()) == TOKENS
-    for model, preset in PRESETS:
-        for token in TOKENS:
-            assert ours(model, token, preset) in ARCH_MODEL_REGISTRY
     names = {ours("lstm", token, preset) for token in TOKENS for preset in LSTM_PRESETS}
     assert set(ARCH_MODEL_INV_REGISTRY["lstm_highrank"]) == names | {"lstm_highrank"}
-
-
-def test_options_are_public():
     common = HeadOptions.__dataclass_fields__.keys()
     assert sorted(common - {"_name"}) == OPTIONS
-    assert sorted(LSTMHeadConfig.__dataclass_fields__.keys() - common) == LSTM_OPTIONS
     assert sorted(AWDLSTMLanguageModelConfig.__dataclass_fields__.keys() - common) == AWD_OPTIONS
     assert RelativePositionOptions.__dataclass_fields__.keys() - {"_name"} == REL_POS_OPTIONS
 
 
-@pytest.mark.parametrize("name", ["adaptive_softmax_cutoff", "adaptive_input"])
-def test_adaptive_softmax_and_input_are_refused(name):
-    settings = Namespace(**{name: [100, 200]})
-    with pytest.raises(ValueError, match="--" + name.replace("_", "-")):
-        ARCH_CONFIG_REGISTRY["transformer_lm_mos_gpt2_tiny"](settings)
-
-
-def test_presets_with_adaptive_softmax_say_once_that_it_is_off(caplog):
+def test_adaptive_softmax_and_input_are_refused_or_said_to_be_off(caplog):
+    for name in ("adaptive_softmax_cutoff", "adaptive_input"):
+        with pytest.raises(ValueError, match="--" + name.replace("_", "-")):
+            settings_of("transformer_lm_mos_gpt2_tiny", **{name: [100, 200]})
     archs.log_once.cache_clear()
     with caplog.at_level("INFO", logger=archs.logger.name):
         for token in ("mos", "moc"):
-            ARCH_CONFIG_REGISTRY[f"transformer_lm_{token}_wiki103"](Namespace())
+            settings_of(f"transformer_lm_{token}_wiki103")
     assert len(caplog.messages) == 1
     assert "adaptive_softmax_cutoff" in caplog.messages[0]
 
 
-def test_explicit_options_beat_the_preset():
-    settings = Namespace(decoder_layers=3, encoder_normalize_before=False)
-    ARCH_CONFIG_REGISTRY["transformer_mos_wmt_en_de_big_t2t"](settings)
-    assert settings.decoder_layers == 3
-    assert settings.encoder_normalize_before is False
-    assert settings.decoder_normalize_before is True
-    settings = Namespace(decoder_hidden_size=77, head_bias="false")
-    ARCH_CONFIG_REGISTRY["lstm_mixtape_wiseman_iwslt_de_en"](settings)
-    assert (settings.decoder_hidden_size, settings.decoder_embed_dim) == (77, 256)
-    assert (settings.head_bias, settings.head_frequent_ratio) == ("false", 0.5)
+def test_explicit_options_beat_preset_and_architecture():
+    given = {"decoder_layers": 3, "encoder_normalize_before": False}
+    settings = vars(settings_of("transformer_mos_wmt_en_de_big_t2t", **given))
+    assert settings.items() >= (given | {"decoder_normalize_before": True}).items()
+    given = {"decoder_hidden_size": 77, "head_bias": "false"}
+    settings = vars(settings_of("lstm_mixtape_wiseman_iwslt_de_en", **given))
+    assert settings.items() >= (given | {"decoder_embed_dim": 256}).items()
+    assert settings["head_frequent_ratio"] == 0.5
+    given = {"decoder_hidden_size": 77, "dropouti": 0.0}
+    settings = vars(settings_of("awd_lstm_lm_mos_ptb", **given))
+    assert settings.items() >= (given | {"decoder_embed_dim": 280, "dropouth": 0.225}).items()
+    settings = settings_of("awd_lstm_lm_gss_ptb", decoder_embed_dim=200)
+    assert settings.decoder_last_hidden_size == 200  # a softmax reads features of this width
+    moved = settings_of("awd_lstm_lm_softmax_wt2", head="mos")  # which brings its own sizes
+    assert moved == settings_of("awd_lstm_lm_mos_wt2")
 
 
 # -- the AWD-LSTM ------------------------------------------------------------------------------
 
 # of the papers, whose corpora have an end of sentence and an unknown word; fairseq adds two more
 PTB, WT2, BILLION, TEXT8 = 10_000, 33_278, 100_000, 27
-
-
-def settings_of(arch, **given):
-    settings = Namespace(**given)
-    ARCH_CONFIG_REGISTRY[arch](settings)
-    return settings
 
 
 def dictionary_of(classes):
@@ -195,10 +182,10 @@ def test_parameter_counts_are_the_published_ones(arch, classes, published):
     assert found == published
 
 
-@pytest.mark.parametrize(("preset", "classes"), [("ptb", PTB), ("wt2", WT2), ("1b", BILLION)])
-def test_mixtape_has_the_size_of_mos(preset, classes):
-    mixtape, mos = (parameters_of(f"awd_lstm_lm_{t}_{preset}", classes) for t in ("mixtape", "mos"))
-    assert mixtape == pytest.approx(mos, rel=0.002)
+def test_mixtape_has_the_size_of_mos():
+    for preset, classes in (("ptb", PTB), ("wt2", WT2), ("1b", BILLION)):
+        sizes = [parameters_of(f"awd_lstm_lm_{t}_{preset}", classes) for t in ("mixtape", "mos")]
+        assert sizes[0] == pytest.approx(sizes[1], rel=0.002)
 
 
 def test_an_architecture_sets_every_option():
@@ -230,33 +217,14 @@ def test_architectures_have_the_published_values(arch, want):
     assert want.items() <= vars(settings_of(f"awd_lstm_lm_{arch}")).items()
 
 
-def test_explicit_options_beat_the_architecture():
-    settings = vars(settings_of("awd_lstm_lm_mos_ptb", decoder_hidden_size=77, dropouti=0.0))
-    assert settings.items() >= {"decoder_hidden_size": 77, "dropouti": 0.0}.items()
-    assert settings.items() >= {"decoder_embed_dim": 280, "dropouth": 0.225}.items()
-    settings = settings_of("awd_lstm_lm_gss_ptb", decoder_embed_dim=200)
-    assert settings.decoder_last_hidden_size == 200  # a softmax reads features of this width
-    moved = settings_of("awd_lstm_lm_softmax_wt2", head="mos")  # which brings its own sizes
-    assert moved == settings_of("awd_lstm_lm_mos_wt2")
-
-
 # -- docs/reference/archs.md, which `highrank list archs` prints ------------------------------
 
 
-@pytest.fixture(scope="module")
-def printed() -> str:
+def test_the_page_is_up_to_date_and_names_every_architecture_and_no_other():
     command = [Path(sys.executable).parent / "highrank", "list", "archs"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-
-@pytest.mark.xdist_group("arch_table")  # they share a table
-def test_the_document_is_up_to_date(printed):
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     document = Path(__file__).parents[2] / "docs" / "reference" / "archs.md"
     assert document.read_text() == printed, "run: highrank list archs > docs/reference/archs.md"
-
-
-@pytest.mark.xdist_group("arch_table")
-def test_the_page_names_every_architecture_and_no_other(printed):
     highrank_plugins.register()
     patterns = re.findall(r"`([\w<>]*<layer>\w*)`", printed.partition("## On")[2])
     named = {pattern.replace("<layer>", token) for pattern in patterns for token in tokens()}

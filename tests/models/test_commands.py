@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from highrank_plugins.heads import tokens
 from highrank_plugins.models.transformer import TransformerHeadModel
 from tests.fairseq_cli import REPOSITORY, run
-from tests.tiny_corpus import TEXT, valid_losses
-from tests.trainings import NARROW, OUR_LOSS, TRANSLATION, last, train
+from tests.tiny_corpus import TEXT, unigram_entropy, valid_losses
+from tests.trainings import NARROW, OUR_LOSS, TRANSLATION, last, parameters, same, train
 
+shares_models = pytest.mark.xdist_group("commands")
 ALL = ["--batch-size", 8, "--required-batch-size-multiple", 1, "--num-workers", 0]
-
-pytestmark = pytest.mark.xdist_group("commands")  # they share trained models
 
 
 @pytest.fixture(scope="module")
@@ -30,30 +30,32 @@ def trained(mt_data, lm_data, tmp_path_factory):
     return folder, mos.output
 
 
-def translate(folder, path, *options):
+def translate(data, path, *options):
     """Return hypotheses of the test set in order, and the whole output."""
     words = [*ALL, "--path", path, "--gen-subset", "test", "--beam", 2, *options]
-    done = run("generate", folder / "data", *words)
+    done = run("generate", data, *words)
     rows = [line.split("\t") for line in done.lines("H-")]
     hypotheses = {int(name[2:]): (float(score), text) for name, score, text in rows}
     assert sorted(hypotheses) == list(range(20))
     return [hypotheses[i] for i in range(20)], done
 
 
+@shares_models
 def test_ensembles_language_models_and_alignments(trained):
     folder, _ = trained
     mos = last(folder / "mos")
-    alone, done = translate(folder, mos, "--print-alignment")
+    alone, done = translate(folder / "data", mos, "--print-alignment")
     assert all(re.search(r"\d+-\d+", line) for line in done.lines("A-"))
     assert len(done.lines("A-")) == 20
-    twice, _ = translate(folder, f"{mos}:{mos}")
+    twice, _ = translate(folder / "data", f"{mos}:{mos}")
     assert [text for _, text in twice] == [text for _, text in alone]
     assert [score for score, _ in twice] == pytest.approx([s for s, _ in alone], abs=1e-3)
     language_model = ["--lm-path", last(folder / "lm"), "--lm-weight", "0.3"]
-    helped, _ = translate(folder, mos, *language_model)
+    helped, _ = translate(folder / "data", mos, *language_model)
     assert [s for s, _ in helped] != [s for s, _ in alone]
 
 
+@shares_models
 def test_references_and_validate_have_the_loss_of_training(trained):
     folder, output = trained
     want = pytest.approx(valid_losses(output)[-1], abs=2e-3)
@@ -69,9 +71,10 @@ def test_references_and_validate_have_the_loss_of_training(trained):
     assert float(found[-1]) == want
 
 
+@shares_models
 def test_interactive_and_hub_translate_like_generate(trained):
     folder, _ = trained
-    want = [text for _, text in translate(folder, last(folder / "mos"))[0]]
+    want = [text for _, text in translate(folder / "data", last(folder / "mos"))[0]]
     source = (TEXT / "test.en").read_text()
     words = ["--source-lang", "en", "--target-lang", "de", "--beam", 2]
     done = run("interactive", folder / "data", "--path", last(folder / "mos"), *words, stdin=source)
@@ -100,3 +103,68 @@ def test_a_model_trains_under_its_own_name_and_generates(mt_data, tmp_path):
     words = ["--path", last(tmp_path), "--batch-size", 8, "--max-len-b", 5]
     generated = script("generate", mt_data, *words)
     assert sum(line.startswith("H-") for line in generated.splitlines()) == 20
+
+
+# -- every architecture token: learn, stop, resume, and use the model -----------------------------
+
+UPDATES = 40
+# a training validates and saves when it ends; of each epoch that would cost more than to train it
+ONLY_AT_THE_END = ["--validate-interval", "99", "--save-interval", "99"]
+# 1e5 knots are slow for a model of this size
+SMALL = {
+    **{token: ["--head-plif-knots", "500"] for token in ("plif", "mos_plif")},
+    "low_rank": ["--head-low-rank-rank", "8"],
+    "codebook": ["--head-codebook-ratio", "0.9"],
+}
+# the published LSTMs are trained for hours
+QUICK = {
+    "awd_lstm": "--lr 0.02 --decoder-layers 1 --dropouti 0.1 --wdrop 0.2".split(),
+    "lstm": ["--lr", "0.02"],
+}
+
+
+ARCHS = [f"transformer_{token}_tiny" for token in sorted(tokens())]
+
+
+@pytest.mark.parametrize("arch", [*ARCHS, "lstm_mos", "lstm_mixtape"])
+def test_every_translation_arch_learns(arch, mt_data, tmp_path):
+    trunk, _, token = arch.removesuffix("_tiny").partition("_")
+    options = ["--label-smoothing", "0.1", *ONLY_AT_THE_END]
+    options += [*SMALL.get(token, []), *QUICK.get(trunk, [])]
+    loss = learn(arch, mt_data, tmp_path, options)
+    assert loss < unigram_entropy(mt_data / "dict.de.txt") - 1
+    whole, parts = (translate(mt_data, last(tmp_path / n))[0] for n in ("whole", "parts"))
+    assert whole == parts
+
+
+LANGUAGE_MODELS = [
+    *(f"transformer_lm_{token}" for token in sorted(tokens())),
+    *(f"awd_lstm_lm_{token}" for token in ("softmax", "mos", "mixtape", "plif")),
+]
+
+
+@pytest.mark.parametrize("arch", LANGUAGE_MODELS)
+def test_every_language_model_arch_learns(arch, lm_data, tmp_path):
+    trunk, _, token = arch.partition("_lm_")
+    options = [*ONLY_AT_THE_END, *SMALL.get(token, []), *QUICK.get(trunk, [])]
+    loss = learn(arch, lm_data, tmp_path, options)
+    assert loss < unigram_entropy(lm_data / "dict.txt") - 1
+    assert perplexity_in_bits(lm_data, tmp_path / "whole") == pytest.approx(loss, abs=2e-3)
+
+
+def learn(arch, data, folder, options):
+    """Train, and once more in two parts; return the loss of the validation."""
+    done = train(data, folder / "whole", arch, UPDATES, *options)
+    train(data, folder / "parts", arch, UPDATES // 2, *options)
+    resumed = train(data, folder / "parts", arch, UPDATES, *options)
+    assert "Loaded checkpoint" in resumed.output
+    assert same(parameters(last(folder / "whole")), parameters(last(folder / "parts")))
+    return valid_losses(done.output)[-1]
+
+
+def perplexity_in_bits(data, save_dir):
+    done = run(
+        *("eval-lm", data, "--path", last(save_dir), "--gen-subset", "valid"),
+        *("--tokens-per-sample", 32, "--batch-size", 8, "--num-workers", 0),
+    )
+    return float(re.search(r"Loss \(base 2\): ([\d.]+)", done.output)[1])

@@ -39,24 +39,7 @@ def test_the_z_loss_is_added_only_in_training(lm_data):
     torch.testing.assert_close((out.loss - out.nll)[0], penalty, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.triton
-def test_more_components_than_triton_supports_are_refused(lm_data, monkeypatch):
-    monkeypatch.setattr(triton, "check_available", lambda device: None)
-    words = ["--head-components", "33", "--head-embed-dim", "2", "--head-loss", "triton"]
-    model, loss = step(lm_data, "mos", *words)
-    model.training = True
-    with pytest.raises(UserError, match=r"^--head-loss triton: 'triton' supports at most 32 comp"):
-        loss()
-
-
-def test_a_filter_that_the_loss_lacks_is_refused_before_an_update(lm_data):
-    model, loss = step(lm_data, "softmax", "--head-loss", "chunked", "--head-loss-filter")
-    model.training = True
-    with pytest.raises(UserError, match=r"^--head-loss chunked: .*\(--head-loss-filter\): impl"):
-        loss()
-
-
-def test_without_triton_scoring_falls_back_and_training_is_refused(lm_data, monkeypatch):
+def test_what_cannot_train_is_refused_and_scoring_falls_back(lm_data, monkeypatch):
     def fail(device):
         raise ValueError(f"impl: 'triton' cannot run on {device}: no C compiler; {INSTEAD}")
 
@@ -65,6 +48,20 @@ def test_without_triton_scoring_falls_back_and_training_is_refused(lm_data, monk
     assert loss().loss.isfinite().all()  # a trained model is scored by what runs here
     model.training = True
     with pytest.raises(UserError, match=r"^--head-loss triton: .*--head-loss fused"):
+        loss()
+    model, loss = step(lm_data, "softmax", "--head-loss", "chunked", "--head-loss-filter")
+    model.training = True
+    with pytest.raises(UserError, match=r"^--head-loss chunked: .*\(--head-loss-filter\): impl"):
+        loss()
+
+
+@pytest.mark.triton
+def test_more_components_than_triton_supports_are_refused(lm_data, monkeypatch):
+    monkeypatch.setattr(triton, "check_available", lambda device: None)
+    words = ["--head-components", "33", "--head-embed-dim", "2", "--head-loss", "triton"]
+    model, loss = step(lm_data, "mos", *words)
+    model.training = True
+    with pytest.raises(UserError, match=r"^--head-loss triton: 'triton' supports at most 32 comp"):
         loss()
 
 
@@ -107,7 +104,10 @@ def test_scores_equal_those_of_stock(archs, softmax_batch, mt_data):
 
 def test_no_log_probability_of_other_classes_is_kept(mt_data):
     widths = ["--encoder-ffn-embed-dim", 48, "--decoder-ffn-embed-dim", 48]  # nothing else as wide
-    built = build(mt_data, "transformer_mos_tiny", "--head-components", 2, *widths)
+    words = ["--head-components", 2, "--head-loss", "chunked", "--head-loss-memory", 3, *widths]
+    built = build(mt_data, "transformer_mos_tiny", *words)
+    chosen = {"impl": "chunked", "memory": 3 * 2**20}
+    assert built.model.loss_options.items() >= chosen.items()
     model, sample = built.model.eval(), built.batch(sentences=8)
     scorer = SequenceScorer(built.task.target_dictionary)
     # a budget for a few tokens: what is measured is the logic, at any size of the vocabulary

@@ -1,26 +1,18 @@
 """The task carries the state, scales the rate by length, and refuses options that lose tokens."""
 
+import numpy as np
 import pytest
 import torch
-from torch.testing import assert_close
+from fairseq.data import Dictionary
+from hypothesis import given
+from hypothesis import strategies as st
 
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.tasks.bptt_language_modeling import check_shares
+from highrank_plugins.tasks.streams import Chunk, SplitTokens, Streams, chunk_plan
 from tests.fairseq_cli import attempt
 from tests.stream_corpus import CERTAIN, binarise, write_text
 from tests.tasks.built import build
-
-
-def test_carrying_the_state_through_chunks_equals_one_long_pass(stream_data):
-    built = build(stream_data, *CERTAIN)
-    batches = built.batches()
-    assert len(batches) > 5
-    built.model.double()
-    total = sum(built.task.valid_step(b, built.model, built.criterion)[0] for b in batches)
-
-    whole = torch.cat([b["net_input"]["src_tokens"] for b in batches], dim=1)
-    target = torch.cat([b["target"] for b in batches], dim=1)
-    with torch.no_grad():
-        want = built.model(whole, target=target, ignore_index=built.criterion.padding_idx)
-    assert_close(total, want.loss, rtol=1e-12, atol=0)
 
 
 def test_an_update_of_several_chunks_can_be_retried(stream_data):
@@ -48,29 +40,6 @@ def test_an_update_of_several_chunks_can_be_retried(stream_data):
     built.task.optimizer_step(optimizer, built.model, 1)
     built.task.training_state.give(dict(built.batches()[3]))
     assert list(built.task.training_state.states) == [end]
-
-
-def test_validation_within_an_epoch_leaves_the_training_state_alone(stream_data):
-    built = build(stream_data, *CERTAIN)
-    first, second, *_ = built.batches()
-    built.task.train_step(first, built.model, built.criterion, Optimizer(1.0), 0)
-    before = built.task.training_state.states
-    assert not any(t.requires_grad for state in before.values() for layer in state for t in layer)
-    for batch in built.batches("valid"):
-        built.task.valid_step(batch, built.model, built.criterion)
-    assert built.task.training_state.states is before
-    built.task.training_state.give(second)
-
-
-def test_the_training_text_can_be_validated_on_like_any_other(stream_data):
-    built = build(stream_data)
-    built.batches()
-    streams = built.task.training_streams
-    batches = built.batches(update_epoch_batch_itr=None, max_sentences=2)
-    assert built.task.training_streams is streams
-    assert set(lengths(batches)[:-1]) == {8}
-    assert {len(b["target"]) for b in batches} == {1}
-    assert sum(b["ntokens"] for b in batches) == len(built.task.dataset("train"))
 
 
 class Optimizer:
@@ -123,14 +92,29 @@ def test_lengths_are_drawn_again_each_epoch_from_the_seed(stream_data):
     assert lengths(built.batches(epoch=1, num_shards=2, shard_id=1, max_sentences=2)) == one
     assert {*lengths(build(stream_data, "--fixed-bptt").batches())[:-1]} == {8}
     assert max(lengths(build(stream_data, "--bptt-max-delta", 1).batches())) == 9
+    whole = built.batches(max_sentences=5, required_batch_size_multiple=8)
+    assert {len(b["target"]) for b in whole} == {5}
+    assert sum(b["ntokens"] for b in whole) == len(built.task.dataset("train"))
 
 
-def test_a_skipped_batch_is_an_error(stream_data):
-    built = build(stream_data)
-    first, _, third, *_ = built.batches()
+def test_validation_leaves_the_training_state_alone_and_a_skipped_batch_is_an_error(stream_data):
+    built = build(stream_data, *CERTAIN)
+    first, second, third, *_ = built.batches()
     built.task.train_step(first, built.model, built.criterion, Optimizer(1.0), 0)
+    before = built.task.training_state.states
+    assert not any(t.requires_grad for state in before.values() for layer in state for t in layer)
+    for batch in built.batches("valid"):
+        built.task.valid_step(batch, built.model, built.criterion)
+    streams = built.task.training_streams
+    # the training text can be validated on like any other
+    batches = built.batches(update_epoch_batch_itr=None, max_sentences=2)
+    assert built.task.training_streams is streams
+    assert set(lengths(batches)[:-1]) == {8} and {len(b["target"]) for b in batches} == {1}
+    assert sum(b["ntokens"] for b in batches) == len(built.task.dataset("train"))
+    assert built.task.training_state.states is before
     with pytest.raises(RuntimeError, match=r"position .* is lost.*--reset-dataloader"):
         built.task.train_step(third, built.model, built.criterion, Optimizer(1.0), 1)
+    built.task.training_state.give(second)
 
 
 @pytest.mark.parametrize(
@@ -149,28 +133,16 @@ def test_iterators_that_would_lose_tokens_are_refused(options, message, stream_d
         build(stream_data).batches(**options)
 
 
-def test_batches_stay_whole_for_any_required_multiple(stream_data):
-    built = build(stream_data)
-    batches = built.batches(max_sentences=5, required_batch_size_multiple=8)
-    assert {len(b["target"]) for b in batches} == {5}
-    assert sum(b["ntokens"] for b in batches) == len(built.task.dataset("train"))
-
-
-def test_a_split_without_tokens_is_refused(tmp_path):
-    write_text(tmp_path)
-    data = binarise(tmp_path)
-    (data / "valid.bin").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"valid\.bin is empty"):
-        build(data).task.load_dataset("valid")
-
-
-def test_a_dictionary_of_another_text_is_refused(tmp_path):
-    write_text(tmp_path)
-    data = binarise(tmp_path, "--dataset-impl", "lazy")
+def test_a_split_without_tokens_and_a_dictionary_of_another_text_are_refused(tmp_path):
+    data = binarise(write_text(tmp_path), "--dataset-impl", "lazy")
     words = (data / "dict.txt").read_text().splitlines(keepends=True)
     (data / "dict.txt").write_text("".join(words[:4]))
+    task = build(data, "--dataset-impl", "lazy").task
     with pytest.raises(ValueError, match=r"valid.bin has word number \d+, but dict.txt has"):
-        build(data, "--dataset-impl", "lazy").task.load_dataset("valid")
+        task.load_dataset("valid")
+    (data / "valid.bin").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"valid\.bin is empty"):
+        task.load_dataset("valid")
 
 
 def test_another_number_of_streams_is_refused_on_resume(stream_data):
@@ -197,3 +169,93 @@ def test_the_criterion_is_refused_without_its_task(stream_data):
     done = attempt("train", stream_data, *words.split(), *rest.split(), "--max-update", 1)
     assert done.code == 2
     assert "needs --task bptt_language_modeling" in done.output
+
+
+# -- streams hold the text exactly; chunks cover them; lengths are drawn as in the paper ----------
+
+DICTIONARY = Dictionary()
+PAD, EOS = DICTIONARY.pad(), DICTIONARY.eos()
+
+
+def text(total):
+    """Return the tokens 10, 11, …, all different."""
+    return SplitTokens(torch.arange(10, 10 + total), "train")
+
+
+def streams(total, count, shard=0, num_shards=1):
+    return Streams(text(total), DICTIONARY, count, shard, num_shards, bptt=4)
+
+
+def everything(parts, lengths):
+    """Return source and target: chunks side by side, processes below each other."""
+    found = []
+    for part in parts:
+        batches = [part[chunk] for chunk in lengths]
+        source = torch.cat([b["net_input"]["src_tokens"] for b in batches], dim=1)
+        found.append((source, torch.cat([b["target"] for b in batches], dim=1)))
+    return (torch.cat(both) for both in zip(*found, strict=True))
+
+
+@given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 4), st.integers(0, 99))
+def test_every_token_is_predicted_once_from_the_one_before_it(total, count, num_shards, seed):
+    if total < count:
+        return
+    parts = [streams(total, count, shard, num_shards) for shard in range(num_shards)]
+    plan = chunk_plan(len(parts[0]), 4, np.random.RandomState(seed))
+    source, target = everything(parts, plan)
+    pairs = list(zip(source[target != PAD].tolist(), target[target != PAD].tolist(), strict=True))
+    corpus = text(total).tokens.tolist()
+    assert sorted(pairs) == sorted(zip([EOS, *corpus[:-1]], corpus, strict=True))
+    # row by row, they are the text itself
+    assert [t for _, t in pairs] == corpus
+    predicted = sum(part[chunk]["ntokens"] for part in parts for chunk in plan)
+    assert predicted == total
+
+
+def test_streams_equal_those_written_by_hand():
+    whole = streams(8, 3)  # 10 … 17 in 3 streams
+    batch = whole[Chunk(0, 3, 3)]
+    assert batch["net_input"]["src_tokens"].tolist() == [[EOS, 10, 11], [12, 13, 14], [15, 16, PAD]]
+    assert batch["target"].tolist() == [[10, 11, 12], [13, 14, 15], [16, 17, PAD]]
+    assert (batch["ntokens"], batch["nsentences"]) == (8, 3)
+    assert batch["target"].is_contiguous() and batch["net_input"]["src_tokens"].is_contiguous()
+
+
+@pytest.mark.parametrize("count, processes", [(60, 8), (7, 3), (6, 3), (1, 2)])
+def test_uneven_shares_weigh_as_many_streams_as_they_have(count, processes):
+    parts = [streams(500, count, shard, processes)[Chunk(0, 4, 4)] for shard in range(processes)]
+    sizes = [part["nsentences"] for part in parts]
+    assert sum(sizes) == count and sizes == sorted(sizes, reverse=True) and sizes[0] - sizes[-1] < 2
+    assert [p["tokens_per_process"] for p in parts] == [pytest.approx(4 * n) for n in sizes]
+    assert [p["ntokens"] for p in parts] == [4 * n for n in sizes]
+
+
+def test_batch_size_is_the_largest_share():
+    for shares in ((12, 4, 3), (60, 8, 8), (60, 60, 1)):
+        check_shares(*shares)
+    with pytest.raises(UserError, match=r"--streams 60 of 8 processes: give .* 8, .* is 7"):
+        check_shares(60, 7, 8)
+    with pytest.raises(UserError, match="--streams 2 of 3 processes: give each one at least"):
+        check_shares(2, 1, 3)
+
+
+def test_the_last_chunk_scales_the_learning_rate_by_its_drawn_length():
+    assert chunk_plan(10, 4) == [Chunk(0, 4, 4), Chunk(4, 4, 4), Chunk(8, 2, 4)]
+    assert streams(10, 1)[Chunk(8, 2, 6)]["lr_scale"] == 1.5
+    with pytest.raises(ValueError, match="train: 3 tokens cannot fill 4 streams"):
+        streams(3, 4)
+
+
+def test_lengths_have_the_distribution_of_the_paper():
+    """One draw in 20 is around half the length; none is below 5 or above the bound."""
+    drawn = [c.drawn for c in chunk_plan(2_000_000, 70, np.random.RandomState(1))]
+    short = np.asarray([x for x in drawn if x < 52])
+    long = np.asarray([x for x in drawn if x >= 52])
+    assert len(short) / len(drawn) == pytest.approx(0.05, abs=0.005)
+    # int() cuts half a token off
+    assert long.mean() == pytest.approx(69.5, abs=0.1)
+    assert long.std() == pytest.approx(5, abs=0.1)
+    assert short.mean() == pytest.approx(34.5, abs=0.3)
+    bounded = [c.drawn for c in chunk_plan(20_000, 70, np.random.RandomState(1), longest=72)]
+    assert max(bounded) == 72
+    assert min(c.drawn for c in chunk_plan(9_000, 6, np.random.RandomState(1))) == 5

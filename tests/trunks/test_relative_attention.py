@@ -8,13 +8,33 @@ from torch.testing import assert_close
 
 from highrank_plugins.trunks import RelativeAttention
 from tests.largest_tensor import Largest
-from tests.trunks.plain import relative_attention
 
 BATCH, HEADS, DIM = 2, 3, 4
 # queries, keys, clip
 SIZES = [(1, 1, 1), (1, 6, 2), (1, 3, 5), (2, 2, 1), (5, 5, 2), (5, 5, 16), (3, 7, 2), (7, 7, 1),
          (4, 9, 4), (6, 6, 5), (6, 6, 6)]  # fmt: skip
 MASKS = ["none", "causal", "padding", "both"]
+
+
+def relative_attention(q, k, v, tables, clip, mask=None, dropout=None):
+    """Return contexts and weights of the last T of S positions, in torch for gradients."""
+    queries, keys = q.size(-2), k.size(-2)
+    a_k, a_v = tables
+    contexts, all_weights = [], []
+    for i in range(queries):
+        rows = [clip + max(-clip, min(clip, j - (keys - queries + i))) for j in range(keys)]
+        logits = torch.stack(
+            [(q[..., i, :] * (k[..., j, :] + a_k[rows[j]])).sum(-1) for j in range(keys)], -1
+        ) / math.sqrt(q.size(-1))
+        if mask is not None:
+            logits = logits + mask.expand(*logits.shape[:-1], queries, keys)[..., i, :]
+        weights = logits.softmax(-1)
+        all_weights.append(weights)
+        if dropout is not None:
+            weights = weights * dropout[..., i, :]
+        context = sum(weights[..., j, None] * (v[..., j, :] + a_v[rows[j]]) for j in range(keys))
+        contexts.append(context)
+    return torch.stack(contexts, -2), torch.stack(all_weights, -2)
 
 
 def inputs(queries, keys, dim=DIM, dtype=torch.float64):
@@ -56,16 +76,11 @@ def test_values_and_gradients_follow_the_formula(queries, keys, clip, kind):
     leaves = [q, k, v, *tables]
     for ours, theirs in zip(gradients(got, leaves), gradients(want, leaves), strict=True):
         assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
-
-
-def test_dropout_acts_on_both_sums_and_not_on_the_returned_weights():
-    layer, (q, k, v) = layer_of(2), inputs(5, 5)
-    torch.manual_seed(3)
-    kept = torch.empty(BATCH, HEADS, 5, 5).bernoulli_(0.5).double() * 2
-    tables = (layer.key_table, layer.value_table)
-    want = relative_attention(q, k, v, tables, 2, dropout=kept)
-    assert_close(layer(q, k, v, dropout=lambda w: w * kept), want)
-    assert_close(want[1].sum(-1), torch.ones(BATCH, HEADS, 5).double())
+    # dropout acts on both sums and not on the returned weights
+    kept = torch.empty(BATCH, HEADS, queries, keys).bernoulli_(0.5).double() * 2
+    want = relative_attention(q, k, v, tables, clip, mask, dropout=kept)
+    assert_close(layer(q, k, v, mask, lambda w: w * kept), want)
+    assert_close(want[1].sum(-1), torch.ones(BATCH, HEADS, queries).double())
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -88,18 +103,15 @@ def test_no_tensor_holds_a_vector_for_each_pair_of_positions():
     assert length * length < per_head <= 2 * length * length < length * length * dim / 8
 
 
-def test_tables_start_glorot_uniform():
+def test_tables_start_glorot_uniform_and_sizes_that_do_not_fit_are_refused():
     layer = RelativeAttention(64, 16)
     bound = math.sqrt(6 / (33 + 64))
     for table in (layer.key_table, layer.value_table):
         assert table.shape == (33, 64)
         assert 0.95 * bound < table.abs().max() <= bound
     assert sorted(layer.state_dict()) == ["key_table", "value_table"]
-
-
-@pytest.mark.parametrize(("sizes", "name"), [((0, 16), "head_dim"), ((4, 0), "clip")])
-def test_sizes_below_one_are_refused(sizes, name):
-    with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
-        RelativeAttention(*sizes)
+    for sizes, name in (((0, 16), "head_dim"), ((4, 0), "clip")):
+        with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+            RelativeAttention(*sizes)
     with pytest.raises(ValueError, match="as many queries as keys, got 3 and 2"):
         layer_of(2)(*inputs(3, 2))

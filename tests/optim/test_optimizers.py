@@ -1,20 +1,24 @@
-"""AveragedSGD against torch's SGD and ASGD; options of nt_asgd reach it, or are refused."""
+"""AveragedSGD against torch's SGD and ASGD; the schedule of Tensor2Tensor by its formula."""
 
 import copy
 import math
+import re
 
 import pytest
 import torch
 from fairseq import optim
+from fairseq.optim import lr_scheduler
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
 from highrank_plugins.optim.averaged_sgd import AveragedSGD, non_monotone_trigger
+from highrank_plugins.optim.t2t_noam import noam_factor
 from tests.fairseq_cli import CommandFailed
 from tests.stream_corpus import train_streams
 from tests.tasks.built import configure
-from tests.trainings import last
+from tests.trainings import last, same
+from tests.trainings import parameters as parameters_of
 
 LRS = [0.3, 0.7, 0.2, 0.5, 0.9, 0.4]
 
@@ -54,23 +58,12 @@ def pair(reference, **options):
     return ours, own, theirs, others
 
 
-def asgd(parts):
-    return torch.optim.ASGD(parts, lr=LRS[0], lambd=0, t0=0, weight_decay=0.01)
-
-
 def equal(one, other):
     return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
 def averages(optimizer, params):
     return [optimizer.state[p]["ax"] for p in params]
-
-
-def test_the_optimizer_is_sgd_before_averaging():
-    ours, own, sgd, others = pair(lambda p: torch.optim.SGD(p, lr=1, weight_decay=0.01))
-    take_steps(ours, own, LRS)
-    take_steps(sgd, others, LRS)
-    assert equal(own, others)
 
 
 @pytest.mark.parametrize("averaging", [False, True])
@@ -95,8 +88,14 @@ def test_a_group_with_adam_moves_as_under_torchs_adam(averaging):
     torch.testing.assert_close(own, others, rtol=1e-5, atol=1e-6)
 
 
-def test_averaging_equals_torchs_and_evaluation_on_averages_does_not_disturb_it():
-    ours, own, theirs, others = pair(asgd, at_epoch=0)
+def test_steps_and_averages_are_torchs_and_evaluation_on_averages_does_not_disturb_them():
+    ours, own, sgd, others = pair(lambda p: torch.optim.SGD(p, lr=1, weight_decay=0.01))
+    take_steps(ours, own, LRS)
+    take_steps(sgd, others, LRS)
+    assert equal(own, others)
+    ours, own, theirs, others = pair(
+        lambda p: torch.optim.ASGD(p, lr=1, lambd=0, t0=0, weight_decay=0.01), at_epoch=0
+    )
     ours.before_epoch(1)
     take_steps(ours, own, LRS[:3])
     take_steps(theirs, others, LRS[:3])
@@ -112,54 +111,19 @@ def test_averaging_equals_torchs_and_evaluation_on_averages_does_not_disturb_it(
     assert equal(averages(ours, own), averages(theirs, others))
 
 
-@pytest.mark.parametrize("swapped", [False, True])
-def test_a_loaded_optimizer_continues_exactly(swapped):
-    ours, own, *_ = pair(asgd, at_epoch=0)
-    ours.before_epoch(1)
-    take_steps(ours, own, LRS[:3])
-    if swapped:
-        ours.before_save()
-    saved = copy.deepcopy(ours.state_dict())
-    again = [nn.Parameter(p.detach().clone()) for p in own]
-    resumed = AveragedSGD(groups(again), lr=1.0, weight_decay=0.01, at_epoch=0)
-    resumed.load_state_dict(saved)
-    for optimizer, params in ((ours, own), (resumed, again)):
-        take_steps(optimizer, params, LRS[3:], seed=4)
-    assert equal(own, again)
-    assert equal(averages(ours, own), averages(resumed, again))
-
-
-def epochs_until_averaging(losses, **options):
-    optimizer = AveragedSGD(parameters(), lr=1.0, **options)
-    for epoch, loss in enumerate(losses, start=1):
-        optimizer.before_epoch(epoch)
-        if optimizer.averaging:
-            return epoch
-        optimizer.after_epoch(loss)
-    return None
-
-
 def test_averaging_begins_in_the_epoch_after_the_trigger():
     losses = [9, 3, 8, 8, 8, 1, 1, 9]  # the trigger's table says 5
-    assert epochs_until_averaging(losses, nonmono=2) == 6
-    assert epochs_until_averaging(losses, nonmono=2, at_epoch=3) == 4
-    assert epochs_until_averaging(losses, nonmono=9) is None
+    for options, wanted in (
+        ({"nonmono": 2}, 6), ({"nonmono": 2, "at_epoch": 3}, 4), ({"nonmono": 9}, None),
+    ):  # fmt: skip
+        optimizer, first = AveragedSGD(parameters(), lr=1.0, **options), None
+        for epoch, loss in enumerate(losses, start=1):
+            optimizer.before_epoch(epoch)
+            first = first or (epoch if optimizer.averaging else None)
+            optimizer.after_epoch(loss)
+        assert first == wanted
     assert non_monotone_trigger(losses, 2) == 5 and non_monotone_trigger([1, *[2] * 9]) == 7
     assert non_monotone_trigger([1, 2], 0) == 2 and non_monotone_trigger([1, 1], 0) is None
-
-
-def test_a_missing_validation_is_an_error():
-    optimizer = AveragedSGD(parameters(), lr=1.0)
-    optimizer.before_epoch(4)  # a training run that starts again from here
-    with pytest.raises(ValueError, match=r"seen 0 .* before epoch 5.*--asgd-at-epoch"):
-        optimizer.before_epoch(5)
-    AveragedSGD(parameters(), lr=1.0, at_epoch=9).before_epoch(5)
-
-
-@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
-def test_a_diverged_run_is_an_error(loss):
-    with pytest.raises(FloatingPointError, match="diverged"):
-        AveragedSGD(parameters(), lr=1.0).after_epoch(loss)
 
 
 @given(st.lists(st.integers(0, 6), max_size=20), st.integers(0, 5))
@@ -168,27 +132,31 @@ def test_every_epoch_is_judged_by_what_came_before_it(losses, n):
     assert non_monotone_trigger(losses, n) == next(fires, None)
 
 
-def test_losses_that_the_trigger_cannot_judge_are_refused():
+def test_losses_that_cannot_be_judged_are_refused():
+    optimizer = AveragedSGD(parameters(), lr=1.0)
+    optimizer.before_epoch(4)  # a training run that starts again from here
+    with pytest.raises(ValueError, match=r"seen 0 .* before epoch 5.*--asgd-at-epoch"):
+        optimizer.before_epoch(5)
+    AveragedSGD(parameters(), lr=1.0, at_epoch=9).before_epoch(5)
+    for loss in (math.nan, math.inf):
+        with pytest.raises(FloatingPointError, match="diverged"):
+            optimizer.after_epoch(loss)
     with pytest.raises(ValueError, match="at least 0, got -1"):
         non_monotone_trigger([1.0], -1)
     with pytest.raises(ValueError, match="epoch 2 is NaN"):
         non_monotone_trigger([1.0, math.nan], 5)
 
 
-def build(*words):
-    """Build the optimizer of `fairseq-train data …` with one parameter."""
-    return optim.build_optimizer(configure("data", *words).optimizer, [torch.nn.Parameter()])
-
-
 def test_options_reach_the_optimizer():
-    words = "--lr 7 --weight-decay 0.1 --nonmono 3 --asgd-at-epoch 9".split()
-    inner = build(*words).optimizer
-    assert (inner.nonmono, inner.at_epoch) == (3, 9)
-    (group,) = inner.param_groups
-    assert (group["lr"], group["weight_decay"]) == (7, 0.1)
-    assert (group["t0"], group["lambd"]) == (0, 0)
-    default = build().optimizer
-    assert (default.nonmono, default.at_epoch) == (5, None)
+    for words, wanted in (
+        ("--lr 7 --weight-decay 0.1 --nonmono 3 --asgd-at-epoch 9", (3, 9, 7, 0.1, 0, 0)),
+        ("", (5, None, 2, 1.2e-6, 0, 0)),
+    ):
+        cfg = configure("data", *words.split()).optimizer
+        inner = optim.build_optimizer(cfg, [nn.Parameter()]).optimizer
+        (group,) = inner.param_groups
+        found = [group[name] for name in ("lr", "weight_decay", "t0", "lambd")]
+        assert (inner.nonmono, inner.at_epoch, *found) == wanted
 
 
 @pytest.mark.parametrize(
@@ -217,3 +185,47 @@ def test_a_run_ends_when_its_losses_stop_falling(stream_data, tmp_path):
     assert non_monotone_trigger(losses, 0) == len(losses)
     assert "nothing left to train" in train_streams(stream_data, tmp_path, *STOP).output
     assert last(tmp_path).read_bytes() == before
+
+
+# -- the schedule of Tensor2Tensor --------------------------------------------------------------
+
+NOAM = "--lr-scheduler t2t_noam --noam-dim 16 --warmup-updates 5 --lr 2.5".split()
+# of the Mixtape paper: 2.5 · 1024^−½ · 16000^−½ at the top
+EN_DE = {1: 3.8602e-8, 8000: 3.0882e-4, 16000: 6.1764e-4, 64000: 3.0882e-4}
+
+
+def schedule_of(*words):
+    """Build the schedule of `fairseq-train data …`, and its optimizer."""
+    cfg = configure("data", "--optimizer", "adam", *words)
+    optimizer = optim.build_optimizer(cfg.optimizer, [nn.Parameter()])
+    return lr_scheduler.build_lr_scheduler(cfg.lr_scheduler, optimizer), optimizer
+
+
+def rates(*words):
+    """Return the learning rates of 12 updates as a trainer sets them, after the first."""
+    schedule, optimizer = schedule_of(*words)
+    return [optimizer.get_lr(), *(schedule.step_update(done) for done in range(1, 13))]
+
+
+def test_the_schedule_has_the_papers_learning_rates():
+    want = [2.5 * 16**-0.5 * min(t**-0.5, t * 5**-1.5) for t in range(1, 14)]
+    assert rates(*NOAM) == pytest.approx(want, rel=1e-12)
+    assert max(want) == want[4]
+    # inverse_sqrt one update earlier
+    words = ["--lr-scheduler", "inverse_sqrt", "--warmup-updates", 5, "--lr", want[4]]
+    assert rates(*words)[1:] == pytest.approx(want[:12], rel=1e-12)
+    assert {t: 2.5 * noam_factor(t, 1024, 16000) for t in EN_DE} == pytest.approx(EN_DE, rel=1e-4)
+    words = "--lr-scheduler t2t_noam --noam-dim 1024 --lr 2.5".split()
+    assert rates(*words)[0] == pytest.approx(EN_DE[1], rel=1e-4)
+
+
+def test_a_resumed_run_keeps_its_learning_rates(stream_data, tmp_path):
+    words = [*NOAM, "--optimizer", "adam", "--log-format", "json"]
+    whole = train_streams(stream_data, tmp_path / "whole", *words, "--max-update", 12)
+    train_streams(stream_data, tmp_path / "parts", *words, "--max-update", 7)
+    resumed = train_streams(stream_data, tmp_path / "parts", *words, "--max-update", 12)
+    assert same(*(parameters_of(last(tmp_path / name)) for name in ("whole", "parts")))
+    want = [f"{2.5 * noam_factor(t + 1, 16, 5):.6g}" for t in range(1, 13)]
+    for done, rest in ((whole, want), (resumed, want[7:])):  # after each update, of the next
+        logged = re.findall(r'train_inner\b.*?"lr": "([\d.e-]+)"', done.output)
+        assert logged[: len(rest)] == rest
