@@ -36,7 +36,6 @@ from typing import Any
 
 import torch
 from fairseq.logging import metrics
-from fairseq.model_parallel.megatron_trainer import MegatronTrainer
 from fairseq.trainer import Trainer
 from fairseq_cli import train as training
 
@@ -258,8 +257,4 @@ def not_finite(tensors: dict[str, torch.Tensor]) -> list[str]:
     return [name for (name, _), is_finite in zip(named, finite, strict=True) if not is_finite]
 
 
-class HighrankMegatronTrainer(HighrankTrainer, MegatronTrainer):
-    """Train a model whose layers are split over processes (`--model-parallel-size`)."""
-
-
-training.Trainer, training.MegatronTrainer = HighrankTrainer, HighrankMegatronTrainer
+training.Trainer = HighrankTrainer
