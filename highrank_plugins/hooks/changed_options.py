@@ -2,13 +2,12 @@
 
 Options. What breaks: `fairseq-train` into the directory of an earlier run resumes that run with the
 new options: another architecture of the same sizes, other data, another seed or learning rate. Why:
-fairseq loads parameters that fit, and compares no option. What we do: compare the options of the
-checkpoint in --save-dir with those of the command, and hashes of the training and validation data,
-which each checkpoint holds. Refuse what makes another model or another run, and list it. Processes,
-`--max-tokens` and `--update-freq` may change as long as an update has as many tokens. Another
-number of processes alone, another precision, and other names of validation sets give a warning, and
-so does all with `--allow-changed-options` or a `--reset-…` option. A checkpoint of `--restore-file`
-or `--finetune-from-model` may have any options. Delete when: fairseq compares them.
+fairseq loads parameters that fit, and compares no option. What we do: compare options and hashes of
+the data with those in the checkpoint of --save-dir. Refuse what makes another model or another run,
+and list it. Processes, `--max-tokens` and `--update-freq` may change as long as an update has as
+many tokens. Another number of processes alone, another precision, and other names of validation
+sets give a warning, and so does all with `--allow-changed-options` or a `--reset-…` option. A
+checkpoint that is named may have any options. Delete when: fairseq compares them.
 """
 
 import hashlib

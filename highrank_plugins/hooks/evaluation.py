@@ -1,17 +1,17 @@
 """Score all of the data, or say what is left out: fairseq-generate, -validate and -eval-lm.
 
 Samples. What breaks: with `--skip-invalid-size-inputs-valid-test` fairseq-generate prints 1,011
-hypotheses for 1,013 inputs, and a score. fairseq-validate prints `loss nan`. Why: the commands sum
-over batches, and check neither their number nor the sum. What we do: raise if the batches lack a
-sample (sentence or block), before any is scored, or for a loss that is infinite or NaN. A separate
-part (`--num-shards`) may be empty. Delete when: fairseq compares both.
+hypotheses for 1,013 inputs, and a score; fairseq-validate prints `loss nan`. Why: the commands
+check neither the number of samples nor the sum. What we do: raise if the batches lack a sample,
+before any is scored, or for a loss that is not finite. A separate part (`--num-shards`) may be
+empty. Delete when: fairseq compares both.
 
-Perplexities. What breaks: blocks longer than `--tokens-per-sample` of the training run are skipped:
-"Evaluated 0 tokens … Perplexity: 1.00"; a model of streams is scored as if each block were the
-start of the text; `--post-process subword_nmt` changes nothing, and means per word and per piece
-look alike. Why: `eval_lm_dataloader` ignores such blocks, the task comes from the command line, and
-words that end in the option's value are joined. What we do: raise, take `subword_nmt` for `@@ `,
-and say how many words the mean is over. Delete when: fairseq raises.
+Perplexities. What breaks: blocks longer than the training run's are skipped ("Evaluated 0 tokens …
+Perplexity: 1.00"); a model of streams is scored as if each block were the start of the text;
+`--post-process subword_nmt` changes nothing, and means per word and per piece look alike. Why:
+`eval_lm_dataloader` ignores such blocks, the task comes from the command line, and words that end
+in the option's value are joined. What we do: raise, take `subword_nmt` for `@@ `, and say how many
+words the mean is over. Delete when: fairseq raises.
 
 Masses. What breaks: a layer, a cache or an ensemble whose P(x) do not sum to 1 gets a perplexity
 that is too low. Why: fairseq reads P of the scored words alone. What we do: sum P of all words at

@@ -1,19 +1,18 @@
 """Take text as `highrank data` does, in fairseq's commands and its hub interface.
 
 Words. What breaks: fairseq-preprocess takes a byte order mark, `<pad>` and `</s>` for words or its
-own symbols, two lines for one with a carriage return, and files of different lengths. A language
-model is scored on words that training text lacks. fairseq-interactive and the hub glue words with a
-tab between them, and tokenise German as English. Why: fairseq looks up what is between white space;
-pieces are made between spaces. What we do: read text as `highrank data binarise` does, before
-anything is written. Fold white space, refuse reserved words, and give tokenisers the languages of
-the task. Delete when: fairseq does.
+own symbols, and files of different lengths; language models are scored on words that training text
+lacks; fairseq-interactive and the hub glue words with a tab between them, and tokenise German as
+English. Why: fairseq looks up what is between white space; pieces are made between spaces. What we
+do: read text as `highrank data binarise` does, before anything is written. Fold white space, refuse
+reserved words, and give tokenisers the languages of the task. Delete when: fairseq does.
 
 Lines. What breaks: in the C locale fairseq-interactive translates invalid bytes as `<unk>`; a
-carriage return makes two lines; nothing is printed for a line that
-`--skip-invalid-size-inputs-valid-test` leaves out; `--lm-path` is ignored. Why: input has the
-locale's encoding and universal line ends; no batch is made of the line, and no language model
-loaded. What we do: end lines at line feeds only, decode UTF-8 strictly, give a line left out an
-empty hypothesis of score -inf and a warning, and refuse the option. Delete when: fairseq does.
+carriage return makes two lines; nothing is printed for a line that is skipped; `--lm-path` is
+ignored. Why: input has the locale's encoding and universal line ends; no batch is made of the line,
+and no language model loaded. What we do: end lines at line feeds only, decode UTF-8 strictly, give
+a line left out an empty hypothesis of score -inf and a warning, and refuse the option. Delete when:
+fairseq does.
 """
 
 import logging

@@ -11,13 +11,12 @@ Signs of life. What breaks: where one of several processes hangs, the others wai
 no message names it. Why: fairseq shows nothing that could be watched. What we do: note what each
 process does (`common/heartbeat.py`). Delete when: fairseq does so.
 
-Resuming. What breaks: a resumed run has the learning rate from before the last epoch's loss, and
-counts `--lr-patience` and `--patience` from 0. From epoch 2 on it sees other batches. With
-`--store-ema` it ends with `KeyError: 'model'`, or averages after other updates. `wall` begins at 0
-again, and finetuning with the hours of the run before. Why: checkpoints are written before the
-scheduler gets the loss, and lack these numbers; batches have the seed of the process's first epoch.
-What we do: tell the scheduler first, store the numbers, build an epoch's batches with its own seed,
-and hand weights over as averages. Delete when: fairseq does so.
+Resuming. What breaks: a resumed run has the learning rate from before the last epoch's loss, counts
+patience and `wall` from 0, sees other batches from epoch 2 on, and ends in an error or averages
+after other updates with `--store-ema`. Why: checkpoints are written before the scheduler gets the
+loss, and lack these numbers; batches have the seed of the process's first epoch. What we do: tell
+the scheduler first, store the numbers, build an epoch's batches with its own seed, and hand weights
+over as averages. Delete when: fairseq does so.
 
 Loading. What breaks: NaN in weights, moments or averages is loaded; a file that does not fit ends
 with `Cannot load model parameters`; one of another model whose sizes fit is taken for ours. Why:
@@ -36,7 +35,6 @@ from typing import Any
 
 import torch
 from fairseq.logging import metrics
-from fairseq.model_parallel.megatron_trainer import MegatronTrainer
 from fairseq.trainer import Trainer
 from fairseq_cli import train as training
 
@@ -258,8 +256,4 @@ def not_finite(tensors: dict[str, torch.Tensor]) -> list[str]:
     return [name for (name, _), is_finite in zip(named, finite, strict=True) if not is_finite]
 
 
-class HighrankMegatronTrainer(HighrankTrainer, MegatronTrainer):
-    """Train a model whose layers are split over processes (`--model-parallel-size`)."""
-
-
-training.Trainer, training.MegatronTrainer = HighrankTrainer, HighrankMegatronTrainer
+training.Trainer = HighrankTrainer

@@ -1,15 +1,13 @@
 """Surround fairseq's training loop: lock, signals, the newest whole checkpoint, and the end.
 
 The lock. What breaks: the same command started twice trains twice into one `--save-dir`. Why:
-fairseq does not look. What we do: the first process holds a lock on `training.lock` until it ends;
-data workers do not inherit it. Whoever gets it removes what a killed save has left. `--no-save`
-takes none. Delete when: fairseq does so.
+fairseq does not look. What we do: the first process holds `training.lock` until it ends, and
+removes what a killed save has left. `--no-save` takes none. Delete when: fairseq does so.
 
-Requests to stop. What breaks: SIGTERM and SIGUSR1, by which clusters announce the end of a job's
-time, and SIGHUP of a closing terminal end a run at once. Why: fairseq handles no signals. What we
-do: handle them before data are loaded. After an update, and its validation where due, ask whether
-any process was told to stop. All then end with a checkpoint and exit code 75, and the resumed run
-equals an unbroken one. Delete when: fairseq does so.
+Requests to stop. What breaks: SIGTERM, SIGUSR1 and SIGHUP, by which clusters and terminals announce
+their end, end a run at once. Why: fairseq handles no signals. What we do: handle them before data
+are loaded; after an update, and its validation where due, all processes end with a checkpoint and
+exit code 75 if one was told to stop. Delete when: fairseq does so.
 
 The end. What breaks: a finished run that is started again takes one more update. Why: fairseq
 compares updates with `--max-update` after an update only. What we do: ask before the first update
@@ -17,20 +15,19 @@ of an epoch, listeners and `--patience`, too; log the time left. Delete when: fa
 
 Lost checkpoints. What breaks: where `checkpoint_last.pt` is missing, fairseq trains from random
 weights; a damaged one ends every start. Why: a missing file is how it recognises the first start.
-What we do: resume from the undamaged checkpoint in `--save-dir` with the most updates, and name it;
-averaged models do not count. Where none is left, refuse. A directory without checkpoints is a first
-start, and so is any run with `--no-save` or, where the file is missing, with `--reset-dataloader`
-or `--reset-optimizer`. Plain `--fp16` and `--bf16` do not resume exactly, which is said at the
-start. Delete when: fairseq tells a first start from a lost file, and stores float32 copies.
+What we do: resume from the undamaged checkpoint in `--save-dir` with the most updates and a state
+of the optimizer, and name it; where none is left, refuse, unless the file is missing and a
+`--reset-…` option asks for a first start. Say that `--fp16` does not resume exactly. Delete when:
+fairseq tells a first start from a lost file, and stores float32 copies.
 
 The metric. What breaks: a misspelt `--best-checkpoint-metric` ends in a KeyError after the first
 epoch. Why: nothing knows what a validation computes before one has ended. What we do: validate on
 one batch first, unless the metric is sure to exist. Delete when: fairseq looks.
 
 Options. What breaks: a run that ends within its warm-up or long after its decay, Adam with
-fairseq's default `--lr 0.25` and a forgotten `--no-save` train for hours in silence. A disk too
-small for the checkpoints ends one after hours. Why: fairseq checks each option alone. What we do:
-warn of options before the first update, and require the disk space. Delete when: fairseq does so.
+fairseq's default `--lr 0.25`, a forgotten `--no-save` or a small disk lose hours. Why: fairseq
+checks each option alone. What we do: warn, or require the disk space, before the first update.
+Delete when: fairseq does so.
 """
 
 import glob

@@ -5,8 +5,8 @@ import os
 import resource
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.fairseq_cli import _run, attempt
 
@@ -19,34 +19,25 @@ _STARTS = ("os.system", "os.exec", "os.posix_spawn", "subprocess.Popen", "pty.sp
 _CHANGES = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.chmod")
 
 
-@dataclass(frozen=True)
-class Observed:
-    """Describe a command that has ended.
+class Observed(NamedTuple):
+    """Describe a command that has ended."""
 
-    Attributes:
-        code: Exit status; minus the number of a signal, that of SIGKILL also after a timeout.
-        effects: Programs that it started and paths outside its folder that it changed.
-        peak: Bytes by which its memory grew at most.
-    """
-
-    code: int
+    code: int  # minus the number of a signal; that of SIGKILL also after a timeout
     output: str
-    effects: list[str]
-    peak: int
+    effects: list[str]  # programs that it started and paths outside its folder that it changed
+    peak: int  # bytes by which its memory grew at most
 
 
 def observe(command: str, *words: object, folder: Path, stdin: str = "") -> Observed:
     """Run `fairseq-<command>` with our plug-in, or `highrank`, in a folder that it may write to."""
     with tempfile.TemporaryDirectory() as notes:
         effects, peak = Path(notes, "effects"), Path(notes, "peak")
+        effects.touch()
+        peak.write_text("0")
         child = functools.partial(_child, effects, peak)
         done = attempt(command, *words, stdin=stdin, timeout=60, folder=folder, child=child)
-        return Observed(
-            done.code,
-            done.output,
-            effects.read_text().splitlines() if effects.exists() else [],
-            int(peak.read_text()) if peak.exists() else 0,
-        )
+        seen = effects.read_text().splitlines()
+        return Observed(done.code, done.output, seen, int(peak.read_text()))
 
 
 def _child(effects: Path, peak: Path, command: str, argv: list[str], *files: str) -> None:
@@ -65,16 +56,14 @@ def _child(effects: Path, peak: Path, command: str, argv: list[str], *files: str
 
 
 def _note(event: str, args: tuple, notes: int, allowed: tuple[str, ...]) -> None:
-    if event == "open" and isinstance(args[0], str | bytes) and args[2] and args[2] & _WRITES:
-        path = os.path.realpath(os.fsdecode(args[0]))
-        if not path.startswith(allowed) and "__pycache__" not in path:
-            os.write(notes, f"wrote {path!r}\n".encode())
-    elif event in _CHANGES and isinstance(args[0], str | bytes):
-        for path in (os.path.realpath(os.fsdecode(p)) for p in args[:2] if isinstance(p, str)):
-            if not path.startswith(allowed) and "__pycache__" not in path:
-                os.write(notes, f"{event} {path!r}\n".encode())
+    paths: tuple = ()
+    if (event == "open" and args[2] and args[2] & _WRITES) or event in _CHANGES:
+        paths = args[:1] if event == "open" else args[:2]
     elif event in _STARTS and not _is_ours(args):
         os.write(notes, f"{event} {args[:2]!r}\n".encode())
+    for path in (os.path.realpath(os.fsdecode(p)) for p in paths if isinstance(p, str | bytes)):
+        if not path.startswith(allowed) and "__pycache__" not in path:
+            os.write(notes, f"{event} {path!r}\n".encode())
 
 
 def _is_ours(args: tuple) -> bool:
@@ -88,7 +77,5 @@ def _is_ours(args: tuple) -> bool:
 
 
 def _status(name: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1024
-    raise KeyError(name)
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))

@@ -18,7 +18,7 @@ import highrank_plugins.hooks.data_checks
 from highrank_plugins.common.checkpoint_file import DamagedArchiveError, check_archive
 from highrank_plugins.common.files import write_sums
 from tests.compat.conftest import data, translator
-from tests.faults.killing import differences
+from tests.faults.test_kills import differences
 from tests.trainings import leaves
 
 __all__ = ["data", "translator"]

@@ -1,6 +1,5 @@
 """Binarised data that is missing, damaged or of other words is refused, by name."""
 
-import logging
 import shutil
 import struct
 from argparse import Namespace
@@ -36,19 +35,6 @@ def change(path, place: int, value: bytes) -> None:
     content = bytearray(path.read_bytes())
     content[place : place + len(value)] = value
     path.write_bytes(content)
-
-
-def test_data_without_checksums_is_loaded_with_one_message(folder, tmp_path, caplog):
-    caplog.set_level(logging.INFO)
-    shutil.copy(folder / "dict.xx.txt", tmp_path / "dict.xx.txt")
-    Dictionary.load(str(tmp_path / "dict.xx.txt"))  # a dictionary alone needs none
-    sums = shutil.copytree(folder, tmp_path / "sums")
-    write_sums(sums)
-    load(sums)
-    assert "sha256sums" not in caplog.text
-    load(folder)
-    load(folder)
-    assert caplog.text.count("has no sha256sums") == 1
 
 
 DAMAGE = [

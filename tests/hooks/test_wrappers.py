@@ -15,7 +15,7 @@ from fairseq_cli import train
 from highrank_plugins import compat, hooks
 from highrank_plugins.hooks.trainer import HighrankTrainer
 
-# function and wrapper; fairseq_cli.train.Trainer and MegatronTrainer are replaced, too
+# function and wrapper; fairseq_cli.train.Trainer is replaced, too
 WRAPPERS = Path(__file__).with_name("wrappers.tsv").read_text().splitlines()
 PRINT = """
 import sys
@@ -54,10 +54,8 @@ def test_the_list_is_what_register_does_in_any_order_of_imports():
     assert len(set(functions)) == len(functions)
 
 
-def test_fairseq_builds_our_trainer_in_both_cases():
+def test_fairseq_builds_our_trainer():
     assert train.Trainer is HighrankTrainer
-    stock = [cls.__name__ for cls in train.MegatronTrainer.__mro__]
-    assert stock[1:4] == ["HighrankTrainer", "MegatronTrainer", "Trainer"]
     own = {name for name in vars(HighrankTrainer) if callable(vars(HighrankTrainer)[name])}
     assert {"train_step", "load_checkpoint", "consolidate_optimizer"} <= own & set(vars(Trainer))
     # heads may be imported before fairseq
