@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from highrank_plugins.training.launch.plan import Plan
 from tests.cli import highrank, refused
 from tests.held_lock import held_elsewhere
 from tests.training.launch.slurm import miniature
+from tests.training.launch.test_trainings import wait_for_update
 from tests.training.launch.trainings import UPDATES, command, one_process
 from tests.trainings import last, parameters, same
 
@@ -211,8 +211,7 @@ def test_a_job_that_is_requeued_ends_like_an_uninterrupted_one(slurm, mt_data):
     with (folder / "out").open("w") as out:
         job = subprocess.Popen(["bash", "job.sh"], cwd=folder, env=env, stdout=out, stderr=out)
         log = folder / "logs" / "rank0.log"
-        while job.poll() is None and not (log.exists() and "num_updates=5," in log.read_text()):
-            time.sleep(0.05)
+        wait_for_update(log, 5, job)
         os.kill(int((folder / "srun.pid").read_text()), 10)
         assert job.wait() == REQUEUE, (folder / "out").read_text()[-3000:]
     assert (folder / "scontrol.log").read_text() == "requeue 4242\n"

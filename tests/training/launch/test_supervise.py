@@ -1,9 +1,8 @@
-"""The processes of one machine: their end, restarts, stop requests, logs, and who reaches them."""
+"""The processes of one machine: their end, restarts, stop requests and logs."""
 
 import os
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 import time
@@ -24,7 +23,6 @@ from highrank_plugins.training.launch.rank import write_to_log
 from highrank_plugins.training.launch.supervise import LocalRanks
 from tests.cli import refused
 from tests.held_lock import held_elsewhere
-from tests.training.launch.trainings import command
 
 HIGHRANK = Path(sys.executable).parent / "highrank"
 NOWHERE = "192.0.2.1:29500"  # RFC 5737: no machine has that address
@@ -213,47 +211,3 @@ def test_nothing_restarts_after_a_signal_and_a_stop_request_waits_for_a_listener
     ranks = start("time.sleep(2)")
     ranks.send_signal(signal.SIGTERM)
     assert end_of(ranks) == 0
-
-
-def sockets_of(processes: list[int]) -> list[str]:
-    """Return local addresses where a process listens, in the kernel's hexadecimal form."""
-    inodes = set()
-    for process in processes:
-        for descriptor in Path(f"/proc/{process}/fd").glob("*"):
-            try:
-                inodes.add(os.readlink(descriptor).removeprefix("socket:[").removesuffix("]"))
-            except OSError:
-                continue
-    rows = [
-        line.split()
-        for table in ("tcp", "tcp6")
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
-    ]
-    return [row[1] for row in rows if row[3] == "0A" and row[9] in inodes]
-
-
-def test_a_run_on_one_machine_is_not_reachable_from_outside(mt_data, tmp_path):
-    words = command(mt_data, tmp_path / "two")
-    words[words.index("--max-update") + 1] = "100000"
-    training = subprocess.Popen(
-        [HIGHRANK, "launch", "--processes", "2", "--", *words],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    log, folders = tmp_path / "two" / "logs" / "rank0.log", set()
-    try:
-        while not (log.exists() and "num_updates=2," in log.read_text()):
-            assert training.poll() is None, log.read_text()[-3000:]
-            time.sleep(0.1)
-        children = Path(f"/proc/{training.pid}/task/{training.pid}/children").read_text().split()
-        listening = sockets_of([training.pid, *map(int, children)])
-        for child in children:
-            for word in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0"):
-                if word.startswith(b"file://"):
-                    folders.add(Path(word.decode().removeprefix("file://")).parent)
-        assert len(children) == 2
-        assert all(address.startswith("0100007F:") for address in listening), listening
-        assert [stat.S_IMODE(folder.stat().st_mode) for folder in folders] == [0o700]
-    finally:
-        training.send_signal(signal.SIGTERM)
-        assert training.wait(60) == 75
-    assert not any(folder.exists() for folder in folders)
