@@ -220,6 +220,7 @@ def refused(path: Path, *overrides: str) -> list[str]:
     ("override", "message"),
     [
         ("max_tokns=5", "train.max_tokns: unrecognized arguments: --max-tokns 5; did you mean '-"),
+        ("learning_rate=5", "unrecognized arguments: --learning-rate 5; did you mean '--lr'?"),
         ("generate.baem=5", "unrecognized arguments: --baem 5; did you mean '--beam'?"),
         ("arch=transformer_mixtpae", "choice: 'transformer_mixtpae'; did you mean 'transformer_m"),
         ("max_tokens=many", "train.max_tokens: argument --max-tokens: invalid int value: 'many'"),

@@ -50,24 +50,15 @@ def test_a_command_or_batch_that_cannot_be_launched_is_refused(words, tokens, wo
         with_effective_batch(words, tokens, world)
 
 
-@pytest.mark.parametrize(
-    ("effective", "max_tokens", "world", "want"),
-    [
-        (25_000, 4096, 1, (4096, 6)),
-        (25_000, 3072, 8, (3072, 1)),
-        (400_000, 3584, 8, (3584, 14)),
+def test_an_effective_batch_is_split_and_the_command_gets_it():
+    for effective, max_tokens, world, want in (
+        (25_000, 4096, 1, (4096, 6)), (25_000, 3072, 8, (3072, 1)), (400_000, 3584, 8, (3584, 14)),
         (32_768, 4096, 32, (1024, 1)),  # 4 × 8 GPUs, what 8 have in one batch each
-        (25_000, 4096, 8, (3125, 1)),
-        (50_000, 4096, 8, (3125, 2)),
-    ],
-)
-def test_an_effective_batch_is_split_as_expected(effective, max_tokens, world, want):
-    found, freq = fit_batch(effective, max_tokens, world)
-    assert (found, freq) == want
-    assert abs(found * freq * world - effective) <= 0.1 * effective
-
-
-def test_the_command_gets_smaller_batches_on_many_processes():
+        (25_000, 4096, 8, (3125, 1)), (50_000, 4096, 8, (3125, 2)),
+    ):  # fmt: skip
+        found, freq = fit_batch(effective, max_tokens, world)
+        assert (found, freq) == want
+        assert abs(found * freq * world - effective) <= 0.1 * effective
     for given in (["--max-tokens", "4096"], ["--max-tokens=4096"]):
         words, line = with_effective_batch(["fairseq-train", *given, "--lr", "1"], 32_768, 32)
         assert option(words, "--max-tokens") == "1024"
