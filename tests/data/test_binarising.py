@@ -12,13 +12,7 @@ from highrank_plugins.data import binarising
 from tests.fairseq_cli import run
 from tests.tiny_corpus import TEXT
 
-LANGUAGES = ("en", "de")
 highrank_plugins.register()  # the hooks look at dictionaries
-
-
-def binarise(pieces, output, processes=1):
-    with new_folder(output) as new:
-        list(binarising.binarise(pieces, new, LANGUAGES, processes))
 
 
 def content(folder):
@@ -39,26 +33,20 @@ def pieces(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def stock(pieces, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("stock")
+@pytest.mark.timeout(120)
+def test_the_files_equal_those_of_fairseq_byte_for_byte(pieces, tmp_path, monkeypatch):
     prefixes = [w for p in binarising.PARTS for w in (f"--{p}pref", pieces / p)]
     languages = ("--source-lang", "en", "--target-lang", "de", "--joined-dictionary")
-    run("preprocess", *prefixes, *languages, "--destdir", folder)
-    return content(folder)
-
-
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize(("processes", "lines"), [(1, 5000), (2, 99), (1, 1)])
-def test_the_files_equal_those_of_fairseq_byte_for_byte(
-    pieces, stock, tmp_path, monkeypatch, processes, lines
-):
-    monkeypatch.setattr(binarising, "BATCH", lines)
-    binarise(pieces, tmp_path, processes)
-    assert content(tmp_path) == stock
-    check = ["sha256sum", "--check", "sha256sums"]
-    checked = subprocess.run(check, cwd=tmp_path, check=True, capture_output=True)
-    assert len(checked.stdout.splitlines()) == len(stock) == 14
+    run("preprocess", *prefixes, *languages, "--destdir", tmp_path / "stock")
+    stock = content(tmp_path / "stock")
+    for processes, lines in ((1, 5000), (2, 99), (1, 1)):
+        monkeypatch.setattr(binarising, "BATCH", lines)
+        with new_folder(ours := tmp_path / f"{lines}") as new:
+            list(binarising.binarise(pieces, new, ("en", "de"), processes))
+        assert content(ours) == stock
+        check = ["sha256sum", "--check", "sha256sums"]
+        checked = subprocess.run(check, cwd=ours, check=True, capture_output=True)
+        assert len(checked.stdout.splitlines()) == len(stock) == 14
 
 
 def test_one_language_is_data_for_a_language_model(pieces, tmp_path):
