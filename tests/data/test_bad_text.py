@@ -73,6 +73,7 @@ PLACES = {
     "an empty line": "de:5:1: empty line",
     "no-break spaces only": "de:5:1: empty line",
     "a carriage return": "de:5:2: carriage return",
+    "<s>": "de:5:3: the text has the word <s>, which fairseq reserves",
     "20,000 words": "de:5:1: 20,000 words, more than the 1,000",
 }
 

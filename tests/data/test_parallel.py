@@ -99,7 +99,7 @@ def test_bad_text_is_named(folder, name, content, message):
         prepare(folder, texts, **({"max_words": 1} if "longer" in message else {}))
 
 
-def test_segments_equal_those_of_sacrebleu(tmp_path):
+def test_segments_equal_those_of_sacrebleu_and_another_year_is_refused(tmp_path):
     from sacrebleu.dataset.fake_sgml import FakeSGMLDataset
 
     sentences = [b"A &amp; B", b"  two  spaces ", "Größe\u00a0x".encode(), b"a <seg> b", b"<seg"]
@@ -109,18 +109,14 @@ def test_segments_equal_those_of_sacrebleu(tmp_path):
     ours = [" ".join(line.decode().split()) for line in read_lines(path)]
     assert ours == (tmp_path / "theirs").read_text().removesuffix("\n").split("\n")
     assert len(ours) == len(sentences)
-
-
-def test_a_test_set_of_another_year_is_refused(tmp_path):
-    name = "newstest2014-deen-src.en.sgm"
-    for file, set_of in (("test.en.sgm", "newstest2016"), (name, "news"), (name, "newstest2014"),
-                         (name, "newstest2016")):  # fmt: skip
-        text = f'<srcset setid="{set_of}" srclang="any">\n<seg id="1">A</seg>\n</srcset>\n'
-        (tmp_path / file).write_text(text)
-        if set_of != "newstest2016" or file != name:
-            assert list(read_lines(tmp_path / file)) == [b"A"]
-    with pytest.raises(ValueError, match=rf"{name}:1: the set is newstest2016, of another year"):
-        list(read_lines(tmp_path / name))
+    year, any_year = tmp_path / "newstest2014-deen-src.en.sgm", tmp_path / "test.en.sgm"
+    text = '<srcset setid="{}" srclang="any">\n<seg id="1">A</seg>\n</srcset>\n'
+    for path, name in ((any_year, "newstest2016"), (year, "news"), (year, "newstest2014")):
+        path.write_text(text.format(name))
+        assert list(read_lines(path)) == [b"A"]
+    year.write_text(text.format("newstest2016"))
+    with pytest.raises(ValueError, match=rf"{year}:1: the set is newstest2016, of another year"):
+        list(read_lines(year))
 
 
 def clean(*pairs: str, **rules: object):
