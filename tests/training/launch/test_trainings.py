@@ -159,16 +159,18 @@ def sockets_of(processes: list[int]) -> list[str]:
 
 def test_a_run_on_one_machine_is_not_reachable_from_outside(mt_data, tmp_path):
     training = start(mt_data, tmp_path / "two", "--processes", 2, updates=100_000)
-    wait_for_update(tmp_path / "two" / "logs" / "rank0.log", 2, training)
-    children = Path(f"/proc/{training.pid}/task/{training.pid}/children").read_text().split()
-    listening = sockets_of([training.pid, *map(int, children)])
-    lines = b"".join(Path(f"/proc/{child}/cmdline").read_bytes() for child in children)
-    folders = {Path(found.decode()).parent for found in re.findall(rb"file://([^\0]+)", lines)}
-    assert len(children) == 2
-    assert all(address.startswith("0100007F:") for address in listening), listening
-    assert [stat.S_IMODE(folder.stat().st_mode) for folder in folders] == [0o700]
-    training.send_signal(signal.SIGTERM)
-    finish(training, REQUEUE)
+    try:
+        wait_for_update(tmp_path / "two" / "logs" / "rank0.log", 2, training)
+        children = Path(f"/proc/{training.pid}/task/{training.pid}/children").read_text().split()
+        listening = sockets_of([training.pid, *map(int, children)])
+        lines = b"".join(Path(f"/proc/{child}/cmdline").read_bytes() for child in children)
+        folders = {Path(found.decode()).parent for found in re.findall(rb"file://([^\0]+)", lines)}
+        assert len(children) == 2
+        assert all(address.startswith("0100007F:") for address in listening), listening
+        assert [stat.S_IMODE(folder.stat().st_mode) for folder in folders] == [0o700]
+    finally:
+        training.send_signal(signal.SIGTERM)
+        finish(training, REQUEUE)
     assert not any(folder.exists() for folder in folders)
 
 
