@@ -126,6 +126,15 @@ def test_a_malformed_corpus_is_refused(folder, command, fault):
     assert command != "check-text" or re.search(PLACES.get(fault, ""), said.replace("\n", ""))
 
 
+def test_an_earlier_result_is_neither_replaced_nor_mixed(folder):
+    (folder / "out").mkdir()
+    (folder / "out" / "valid.fr").write_bytes(GOOD)
+    for command in ("clean-texts", "pieces", "binarise", "lm-corpus"):
+        done = highrank("data", command, *COMMANDS[command](folder))
+        assert done.exit_code == 2 and "out exists already: name another" in done.output
+    assert [path.name for path in (folder / "out").iterdir()] == ["valid.fr"]
+
+
 def test_good_text_is_counted_plain_and_packed_and_a_damaged_or_missing_file_named(folder):
     """The last line feed may be missing; a byte order mark within a line is a character."""
     plain, other = folder / "text" / "valid.en", folder / "text" / "valid.de"
