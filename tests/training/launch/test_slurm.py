@@ -221,15 +221,15 @@ def test_a_job_is_submitted_once(slurm, monkeypatch):
     folder, _ = slurm
     plan, script = replace(PLAN, log_dir=folder), folder / "job.sh"
 
-    def submit(*options):
+    def submit():
         script.unlink(missing_ok=True)
-        return submit_once(plan, LaunchSettings(sbatch=options), script, "text")
+        return submit_once(plan, JOB, script, "text")
 
     def says(program, text):
         (folder / "bin" / program).write_text(f"#!/bin/sh\necho {text} >&2\nexit 1\n")
 
     (folder / "queue").write_text("PENDING")
-    assert submit() == f"sbatch {script}: job 4242; its log is {folder}/slurm-4242.log"
+    assert f"sbatch {script}: job 4242; its log is {folder}/slurm-4242.log, or" in submit()
     assert (folder / "job").read_text() == "4242\n"
     with pytest.raises(ValueError, match=r"job 4242 .* still in the queue \(PENDING\)"):
         submit()
@@ -238,10 +238,7 @@ def test_a_job_is_submitted_once(slurm, monkeypatch):
         submit()
     assert not script.exists()
     says("squeue", "slurm_load_jobs error: Invalid job id specified")
-    for given in ("--time=90", "--open-mode=append"):
-        assert submit(given).endswith(f"; its log is {folder}/slurm-4242.log")
-    for given in ("--output=X", "--outp=X"):
-        assert submit(given).endswith("; its log is where --output of sbatch says")
+    assert "job 4242;" in submit()
     says("sbatch", "no such partition")
     with pytest.raises(ValueError, match=r"sbatch .*job.sh: no such partition"):
         submit()
