@@ -11,7 +11,6 @@ import importlib.util
 import pkgutil
 import sys
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any
 
 __all__ = ["__version__", "build_head", "register"]
@@ -57,7 +56,7 @@ class _FirstCommand:
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
-            def execute_and_register(module: ModuleType) -> None:
+            def execute_and_register(module: Any) -> None:
                 execute(module)
                 register()
 

@@ -123,12 +123,7 @@ def override(tree: Tree, assignment: str, default_block: str) -> None:
         raise ConfigurationError(f"--set {assignment}: {_problem(error)[0]}") from None
     if value is None and not _has(tree.values, path):  # of a key, or of the block `name`
         if name not in tree.values:
-            block = tree.values.get(path[0])
-            known = [*tree.values, *(block if isinstance(block, dict) else ())]
-            near = did_you_mean(path[-1], known)
-            raise ConfigurationError(
-                f"--set {name}=null: there is no {'.'.join(path)} to remove{near}"
-            )
+            raise ConfigurationError(f"--set {name}=null: there is no {'.'.join(path)} to remove")
         path = (name,)
     for other, earlier in tree.places.items():
         if earlier.startswith("--set ") and other[: len(path)] == path:

@@ -204,15 +204,10 @@ class OwnText:
         """Refuse a text from which nothing can be learnt, or whose score would mean nothing."""
         whole, lines = self.parts.get(ALL), self.counts.lines
         train = (whole or self.parts["train"])[-1]
-        for part in PARTS:
-            counts = self.ledger[part][0]
-            if not counts["out"]["sentences"]:
-                path = (whole or self.parts[part])[-1]
-                raise UserError(f"{path}: no line for {part}{_left_out(counts)}; give more text")
         if lines < LEAST_LINES:
             raise UserError(
-                f"{train}: {lines:,} lines to train on, and the smallest model needs "
-                f"{LEAST_LINES:,}: give more text"
+                f"{train}: {lines:,} lines to train on{_left_out(self.ledger['train'][0])}; the "
+                f"smallest model needs {LEAST_LINES:,}: give more text"
             )
         for part in ("valid", "test"):
             if _size(counts := self.ledger[part][0]) < LEAST_HELD_OUT:

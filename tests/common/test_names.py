@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from highrank_plugins.common.formatting import cell, percent, short, table
-from highrank_plugins.common.names import criterion, did_you_mean, direction, distinct_names
+from highrank_plugins.common.names import criterion, direction, distinct_names
 from highrank_plugins.common.options import WrongNumbers, check_ranges
 
 
@@ -23,16 +23,6 @@ def test_names_are_as_short_as_they_can_be(paths, names):
     assert distinct_names([Path(path) for path in paths]) == names
     with pytest.raises(ValueError, match=f"{paths[0]} is given twice"):
         distinct_names([Path(path) for path in (*paths, paths[0])])
-
-
-def test_a_similar_name_or_a_synonym_is_suggested():
-    for word, known, meant in (
-        ("max_tokns", ["lr", "max_tokens"], "max_tokens"),
-        ("--learning-rate", ["--lr", "--lr-scheduler"], "--lr"),
-        ("num_beams", ["beam", "nbest"], "beam"),
-        ("learning_rate", ["arch", "seed"], ""),
-    ):
-        assert did_you_mean(word, known) == (f"; did you mean {meant!r}?" if meant else "")
 
 
 LOWER = """loss nll_loss ppl wer uer raw_wer ter c_error bt_nll_loss f0_loss accuracy_loss

@@ -73,6 +73,7 @@ PLACES = {
     "an empty line": "de:5:1: empty line",
     "no-break spaces only": "de:5:1: empty line",
     "a carriage return": "de:5:2: carriage return",
+    "<s>": "de:5:3: the text has the word <s>, which fairseq reserves",
     "20,000 words": "de:5:1: 20,000 words, more than the 1,000",
 }
 
@@ -91,7 +92,7 @@ def refused(folder: Path, command: str, bad: str) -> str:
     logging.disable(logging.CRITICAL)
     done = highrank("data", command, *COMMANDS[command](folder))
     assert done.exit_code == 2, done.output
-    place = rf"{bad}(\.gz)?(:\d+(:\d+)?|: the file is empty|: no line has a word)"
+    place = rf"{bad}(:\d+(:\d+)?|: the file is empty|: no line has a word)"
     assert re.search(place, done.output), done.output
     assert "Traceback" not in done.output
     assert not (folder / "out").exists()
@@ -109,6 +110,7 @@ COMMANDS = {
 FAULTS = {
     "check-text": EVERYWHERE | NO_SENTENCE,
     "clean-texts": {k: v for k, v in (NO_TEXT | NO_PAIR | NO_SENTENCE).items() if "order" not in k},
+    "lm-corpus": NO_TEXT,
     "pieces": EVERYWHERE,
     "binarise": EVERYWHERE | {"an <unk> that was not trained": line_with(b"a <unk> b")},
 }
@@ -118,20 +120,19 @@ FAULTS = {
     ("command", "fault"), [(command, fault) for command in FAULTS for fault in FAULTS[command]]
 )
 def test_a_malformed_corpus_is_refused(folder, command, fault):
-    (folder / "text" / "valid.de").write_bytes(FAULTS[command][fault])
-    bad = r"valid\.(en|de)" if fault in NO_PAIR else r"valid\.de"
-    said = refused(folder, command, bad)
+    bad = folder / ("test.txt" if command == "lm-corpus" else "text/valid.de")
+    bad.write_bytes(FAULTS[command][fault])
+    said = refused(folder, command, r"valid\.(en|de)" if fault in NO_PAIR else bad.name)
     assert command != "check-text" or re.search(PLACES.get(fault, ""), said.replace("\n", ""))
 
 
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("fault", NO_TEXT)
-def test_malformed_words_are_refused(folder, fault, packed):
-    (folder / "test.txt").write_bytes(NO_TEXT[fault])
-    if packed:
-        (folder / "test.txt").unlink()
-        (folder / "test.txt.gz").write_bytes(gzip.compress(NO_TEXT[fault]))
-    refused(folder, "lm-corpus", r"test\.txt")
+def test_an_earlier_result_is_neither_replaced_nor_mixed(folder):
+    (folder / "out").mkdir()
+    (folder / "out" / "valid.fr").write_bytes(GOOD)
+    for command in ("clean-texts", "pieces", "binarise", "lm-corpus"):
+        done = highrank("data", command, *COMMANDS[command](folder))
+        assert done.exit_code == 2 and "out exists already: name another" in done.output
+    assert [path.name for path in (folder / "out").iterdir()] == ["valid.fr"]
 
 
 def test_good_text_is_counted_plain_and_packed_and_a_damaged_or_missing_file_named(folder):
@@ -142,7 +143,10 @@ def test_good_text_is_counted_plain_and_packed_and_a_damaged_or_missing_file_nam
         plain.write_bytes(text)
         packed.write_bytes(gzip.compress(text))
         assert check_texts([plain, other, packed], NO_EMPTY_LINES) == len(SENTENCES)
-    for damaged in (packed.read_bytes()[:-6], GOOD, b"\0" * 9):
+    packed.write_bytes(gzip.compress(NO_TEXT["latin-1"]))
+    with pytest.raises(TextError, match=rf"{packed}:5:9: byte 0xf6 is not UTF-8"):
+        check_texts([packed])
+    for damaged in (gzip.compress(GOOD)[:-6], GOOD, b"\0" * 9):
         packed.write_bytes(damaged)
         with pytest.raises(TextError, match=rf"{packed}:\d+: damaged"):
             check_texts([packed], NO_EMPTY_LINES)

@@ -1,29 +1,89 @@
-"""Downloads from a server that dies, forgets ranges, refuses or is missing; and checksums."""
+"""Downloads from servers that die, forget ranges, refuse or are missing; what corpus.yaml says."""
 
 import errno
 import gzip
 import hashlib
 import os
+import random
 import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
+from highrank_plugins.common.blocks import ConfigurationError
 from highrank_plugins.common.files import ChecksumError
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data import fetch as module
+from highrank_plugins.data.corpus_files import UNKNOWN, check_languages, read_corpus
 from highrank_plugins.data.fetch import fetch
-from tests.data.serving import CONTENT, serving
+from tests.cli import highrank
 
+RECIPES = Path(__file__).parents[2] / "recipes"
+CONTENT = random.Random(3).randbytes(700_001)
 SUM = hashlib.sha256(CONTENT).hexdigest()
 WHOLE = gzip.compress(CONTENT, mtime=0)
 OTHER = hashlib.sha256(b"").hexdigest()
 
 
+class Server(ThreadingHTTPServer):
+    """Serve `content` under every path."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.content = content
+        self.ranges = True  # whether it sends the rest of a file that is asked for
+        self.lengths = True  # whether it says how long an answer is
+        self.die_after: list[int] = []  # bytes after which an answer ends early, one answer each
+        self.statuses: list[int] = []  # to answer with instead, one answer each
+        self.asked: list[str | None] = []  # the Range of each request
+        self.headers: dict[str, str] = {}  # further ones of an answer
+        self.url = f"http://127.0.0.1:{self.server_port}/file.bin"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        asked = self.headers.get("Range")
+        self.server.asked.append(asked)
+        if self.server.statuses:
+            self.send_error(self.server.statuses.pop(0))
+            return
+        whole = self.server.content
+        rest = asked and self.server.ranges
+        start = int(re.match(r"bytes=(\d+)-", asked)[1]) if rest else 0
+        if start >= len(whole) and start:
+            self.send_response(416)
+            self.send_header("Content-Range", f"bytes */{len(whole)}")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        self.send_response(206 if start else 200)
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(whole) - 1}/{len(whole)}")
+        if self.server.lengths:
+            self.send_header("Content-Length", str(len(whole) - start))
+        for name, value in self.server.headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        end = start + self.server.die_after.pop(0) if self.server.die_after else len(whole)
+        self.wfile.write(whole[start:end])
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
 @pytest.fixture
 def server(monkeypatch):
     monkeypatch.setattr(module, "PAUSES", (0, 0))
-    with serving(CONTENT) as server:
+    with Server(CONTENT) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
         yield server
+        server.shutdown()
+        thread.join()
 
 
 @pytest.fixture
@@ -189,3 +249,66 @@ def test_the_ledger_records_the_first_checksum_and_compares_later(server, output
     ledger.write_text(f"{SUM}  a\nnonsense\n")
     with pytest.raises(ChecksumError, match=r"checksums.txt:2: expected a sha256"):
         fetch(server.url, output, ledger=ledger)
+
+
+# -- corpus.yaml --
+
+
+def entry(url="http://127.0.0.1:9/a", sha256=UNKNOWN, more=""):
+    return f"files:\n  a.bin:\n    url: {url}\n    sha256: {sha256}\n    source: ours\n{more}"
+
+
+@pytest.mark.parametrize(
+    ("sha256", "said"),
+    [
+        (SUM, "fetched, its sha256 is the published one"),
+        (UNKNOWN, "was recorded in"),
+        ("0" * 64, f"should be {'0' * 64}"),
+    ],
+)
+def test_the_command_downloads_files_with_the_right_checksum(server, tmp_path, sha256, said):
+    file, folder = tmp_path / "corpus.yaml", tmp_path / "download"
+    file.write_text(entry(server.url, sha256, f"    size: {len(CONTENT)}\n"))
+    done = highrank("data", "fetch", file, folder)
+    is_right = sha256 in (SUM, UNKNOWN)
+    assert done.exit_code == (0 if is_right else 2) and said in done.output
+    assert {path.name for path in folder.glob("a*.bin")} == ({"a.bin"} if is_right else set())
+    assert (folder / "checksums.txt").exists() == (sha256 == UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (entry(sha256="12ab"), r"corpus\.yaml:4: files\.a\.bin\.sha256: String should match"),
+        (entry(more="    sise: 3\n"), r"corpus\.yaml:6: files\.a\.bin\.sise: unknown key; did"),
+        (entry().replace("    source: ours\n", ""), r"corpus\.yaml:2: files\.a\.bin\.source: Fie"),
+        (entry().replace("    sha256: unknown\n", ""), "needs sha256 .* or md5"),
+        (entry().replace("a.bin", "../a.bin"), r"String should match"),
+        ("files: {}\n", "at least 1 item"),
+        (entry() + "base: other.yaml\n", r"corpus\.yaml:6: base is not allowed here; write all v"),
+    ],
+)
+def test_mistakes_are_named_with_their_line(tmp_path, text, message):
+    (tmp_path / "corpus.yaml").write_text(text)
+    with pytest.raises(ConfigurationError, match=message):
+        read_corpus(tmp_path / "corpus.yaml")
+
+
+def test_the_corpora_of_recipes_say_where_a_checksum_is_from_and_are_of_their_languages(tmp_path):
+    for path in RECIPES.glob("*/corpus*.yaml"):
+        corpus = read_corpus(path)
+        for file in corpus.files.values():  # owner/repository and a path
+            assert file.sha256 == UNKNOWN or "/" in file.source
+        if path.parent.name.startswith("wmt14"):
+            check_languages(path, corpus, tuple(path.parent.name.split("_")[1:]))
+    for name, languages in (
+        ("wmt14_en_de/corpus.yaml", ("en", "fr")), ("wmt14_en_fr/corpus_small.yaml", ("de", "en")),
+        ("wmt14_en_de/corpus_multi30k.yaml", ("en", "cs")),
+    ):  # fmt: skip
+        message = f"{name}: .* are named as text of other languages than {' and '.join(languages)}"
+        with pytest.raises(ConfigurationError, match=message):
+            check_languages(RECIPES / name, read_corpus(RECIPES / name), languages)
+    file = tmp_path / "corpus.yaml"  # names without a language are those of any
+    file.write_text("texts: {train: [[a.src, a.tgt]], valid: [[b.en, b]], test: [[c.en, c.cs]]}\n")
+    with pytest.raises(ConfigurationError, match=r"c\.en and c\.cs are named"):
+        check_languages(file, read_corpus(file), ("en", "de"))

@@ -71,10 +71,6 @@ def test_one_pair_is_split_and_no_source_line_is_in_two_parts(tmp_path, name):
     assert all(part_of(line, 10) == name for name, part in zip(own_text.PARTS, parts, strict=True)
                for line in part)  # fmt: skip
     for language in PAIR:
-        (data / f"corpus.{language}").write_text(lines(2000, "slovo"))
-    with pytest.raises(UserError, match=r"([\d,]+) of \1 pairs have equal sides"):
-        take(data / name)
-    for language in PAIR:
         (data / f"b.{language}").write_text("x\n")
     with pytest.raises(UserError, match=r"or one text alone, which is then split"):
         take(data)
@@ -101,42 +97,43 @@ def test_a_stream_is_split_by_place_and_rare_words_become_unknown_in_all_parts(t
             [*own.replace_rare(out, least_count=3, most=100)]
 
 
-WRONG = {
-    "one file missing": (("train.en", None), {}, "train.en missing; the folder has dev.cs"),
-    "an empty file": (("test.cs", ""), {}, "test.cs: the file is empty"),
-    "unequal files": (("train.en", lines(1100, "word")), {},
-                      "train.cs:1101: this line has no partner: "),
-    "an empty line in test": (("test.cs", lines(49, "slovo") + "\n"), {},
-                              "test.cs:50: empty line; remove it and its partner"),
-    "the same language twice": ((), {"endings": ("cs", "cs")}, "are both cs: give two languages"),
-    "an ending that is not the code of a language": ((), {"endings": ("cs", "e n")},
-                                                     "expected a code such as cs"),
-    "one language in two files": (("train.en", lines(1200, "slovo")), {},
-                                  "1,200 of 1,200 pairs have equal sides"),
-    "a file plain and packed": (("train.en.gz", "x"), {}, "train.en.gz is there, too; keep one"),
-    "valid and dev": (("valid.en", "x"), {}, "has valid and dev; keep one of them"),
-    "blank lines alone": (("train.cs", " \n" * 1200), {},
-                          "train.en: no line for train; left out: 1,200 empty; give more text"),
-    "a test line that is too long": (("test.cs", "a " * 1001 + "\n" * 50), {},
-                                     "test.cs:1: more than 1000 words; split the line"),
-    "50 lines": ((), {"limit": 50}, "50 lines to train on, and the smallest model needs 1,000"),
-    "test lines in the training text": (("test.cs", lines(50, "slovo", 10)), {},
-                                        "50 lines of test and 0 of valid are in the training"),
-    "Japanese": (("test.en", "これは長い日本語の文です\n" * 50), {}, "--bleu-tokens char"),
-    "words without blanks": (("train.cs", "这是一个没有空格的很长很长很长的句子啊\n" * 1200),
-                             {"endings": ("cs",), "words": True, "overlap": "keep"},
-                             "add --units pieces"),
-}  # fmt: skip
+NO_BLANKS = "这是一个没有空格的很长很长很长的句子啊\n" * 1200
+OF_WORDS = {"endings": ("cs",), "words": True, "overlap": "keep"}
 
 
-@pytest.mark.parametrize("case", WRONG)
-def test_bad_text_is_refused_in_one_line_with_the_remedy(tmp_path, case):
+@pytest.mark.parametrize(
+    ("file", "content", "choices", "message"),
+    [
+        ("train.en", None, {}, "train.en missing; the folder has dev.cs"),
+        ("test.cs", lines(49, "slovo") + "\n", {}, "test.cs:50: empty line; remove it and its par"),
+        ("test.cs", "a " * 1001 + "\n" * 50, {}, "test.cs:1: more than 1000 words; split the line"),
+        ("test.cs", lines(50, "slovo", 10), {}, "50 lines of test and 0 of valid are in the trai"),
+        ("test.en", "これは長い日本語の文です\n" * 50, {}, "--bleu-tokens char"),
+        ("train.en", lines(1200, "slovo"), {}, "1,200 of 1,200 pairs have equal sides"),
+        ("train.en.gz", "x", {}, "train.en.gz is there, too; keep one"),
+        ("valid.en", "x", {}, "has valid and dev; keep one of them"),
+        (
+            "train.cs",
+            " \n" * 1200,
+            {},
+            "train.en: 0 lines to train on; left out: 1,200 empty; the smal",
+        ),
+        ("train.cs", NO_BLANKS, OF_WORDS, "add --units pieces"),
+        (
+            "mine",
+            "",
+            {"limit": 50},
+            "50 lines to train on; left out: 1,150 after --limit; the smallest model needs 1,000",
+        ),
+        ("mine", "", {"endings": ("cs", "cs")}, "are both cs: give two languages"),
+        ("mine", "", {"endings": ("cs", "e n")}, "expected a code such as cs"),
+    ],
+)
+def test_bad_text_is_refused_in_one_line_with_the_remedy(tmp_path, file, content, choices, message):
     data = write_parts(tmp_path / "mine")
-    change, choices, message = WRONG[case]
-    if change:
-        (data / change[0]).unlink(missing_ok=True)
-    if change and change[1] is not None:
-        (data / change[0]).write_text(change[1])
+    (data / file).unlink(missing_ok=True)
+    if content is not None:
+        (data / file).write_text(content)
     with pytest.raises(UserError) as error:
         take(data, **choices)
     assert message in str(error.value) and "\n" not in str(error.value)

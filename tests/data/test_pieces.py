@@ -1,12 +1,16 @@
-"""Pieces as recipes use them: nothing is lost but extra white space."""
+"""Pieces lose nothing but extra white space; binarised, they are fairseq-preprocess's bytes."""
 
 import re
+import shutil
+import subprocess
 
 import pytest
 import sentencepiece
 
+import highrank_plugins
+from highrank_plugins.common.folders import new_folder
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.data import pieces
+from highrank_plugins.data import binarising, pieces
 from highrank_plugins.data.pieces import (
     PieceSettings,
     encoder,
@@ -17,7 +21,10 @@ from highrank_plugins.data.pieces import (
     write_pieces,
 )
 from tests.cli import highrank
+from tests.fairseq_cli import run
+from tests.tiny_corpus import TEXT as TINY
 
+highrank_plugins.register()  # the hooks look at dictionaries
 TEXT = "Größe: 5 cm² – „ganz“ genau…\nDie Größe   ist\u00a0genau 5 cm².\nx\u2028y fi Å\n"
 
 
@@ -101,16 +108,15 @@ def test_a_sample_is_spread_over_the_text_and_long_lines_are_read(tmp_path):
     assert knows("Ω", learn([path], tmp_path / "pieces", 10))
 
 
-@pytest.mark.parametrize(
-    ("second", "said"), [(None, "zz: no such file"), (b"\xff\n", "UTF-8"), (b"", "vocab_size")]
-)
-def test_a_file_that_cannot_be_read_is_not_blamed_on_the_number(text, tmp_path, second, said):
-    if second is not None:
-        (tmp_path / "train.zz").write_bytes(second)
-    size = 60 if second != b"" else 5  # too few for the characters
-    with pytest.raises(ValueError, match=said) as raised:
-        learn([text, tmp_path / "train.zz"], tmp_path / "pieces", size)
-    assert ("data.vocab_size (--vocab-size) 5 does not fit" in str(raised.value)) is (size == 5)
+def test_a_file_that_cannot_be_read_is_not_blamed_on_the_number(text, tmp_path):
+    other, blame = tmp_path / "train.zz", r"data\.vocab_size \(--vocab-size\) 5 does not fit"
+    # 5 is too few for the characters
+    for content, said in ((None, "zz: no such file"), (b"\xff\n", "UTF-8"), (b"", blame)):
+        if content is not None:
+            other.write_bytes(content)
+        with pytest.raises(ValueError, match=said) as raised:
+            learn([text, other], tmp_path / "pieces", 5 if said == blame else 60)
+        assert said == blame or "vocab_size" not in str(raised.value)
 
 
 @pytest.mark.timeout(60)
@@ -164,3 +170,55 @@ def test_only_the_pieces_of_a_dictionary_are_taken(tmp_path, algorithm):
         require_pieces_of(files[name], tmp_path / "dict.txt", dictionaries[name])
         with pytest.raises(UserError, match="did not split the text of this model"):
             require_pieces_of(files[other], tmp_path / "dict.txt", dictionaries[name])
+
+
+# -- binarised --
+
+
+def content(folder):
+    return {
+        p.name: p.read_bytes() for p in folder.iterdir() if p.suffix in (".bin", ".idx", ".txt")
+    }
+
+
+@pytest.fixture(scope="module")
+def split(tmp_path_factory):
+    """Write the tiny text, with words that fairseq knows otherwise, and words of the test alone."""
+    folder = tmp_path_factory.mktemp("pieces")
+    for path in TINY.iterdir():
+        shutil.copy(path, folder)
+    for language, line in (("de", "<unk> seltsam\n"), ("en", "a  b ")):  # without a line feed
+        with (folder / f"train.{language}").open("a") as file:
+            file.write(line)
+    return folder
+
+
+@pytest.mark.timeout(120)
+def test_the_files_equal_those_of_fairseq_byte_for_byte(split, tmp_path, monkeypatch):
+    prefixes = [w for p in binarising.PARTS for w in (f"--{p}pref", split / p)]
+    languages = ("--source-lang", "en", "--target-lang", "de", "--joined-dictionary")
+    run("preprocess", *prefixes, *languages, "--destdir", tmp_path / "stock")
+    stock = content(tmp_path / "stock")
+    for processes, lines in ((1, 5000), (2, 99), (1, 1)):
+        monkeypatch.setattr(binarising, "BATCH", lines)
+        with new_folder(ours := tmp_path / f"{lines}") as new:
+            list(binarising.binarise(split, new, ("en", "de"), processes))
+        assert content(ours) == stock
+        check = ["sha256sum", "--check", "sha256sums"]
+        checked = subprocess.run(check, cwd=ours, check=True, capture_output=True)
+        assert len(checked.stdout.splitlines()) == len(stock) == 14
+
+
+def test_one_language_is_data_for_a_language_model(split, tmp_path):
+    ours, stock = tmp_path / "ours", tmp_path / "stock"
+    with new_folder(ours) as new:
+        said = list(binarising.binarise(split, new, ("de",), 1))
+    prefixes = [w for p in binarising.PARTS for w in (f"--{p}pref", split / f"{p}.de")]
+    run("preprocess", *prefixes, "--only-source", "--padding-factor", 1, "--destdir", stock)
+    assert content(ours) == content(stock) and (ours / "train.bin").exists()
+    assert [line.partition(" lines")[0] for line in said[1:]] == [
+        f"{part}.de: {len((split / f'{part}.de').read_text().splitlines()):,}"
+        for part in binarising.PARTS
+    ]
+    assert said[1].endswith(" 0.04% unknown")  # its <unk>
+    assert re.fullmatch(r"dictionary: [\d,]+ types of [\d,]+ tokens, by falling count", said[0])

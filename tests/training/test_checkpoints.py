@@ -192,8 +192,6 @@ OTHER_RUN = r"2\.pt: .* not belong to one training run"
         ({}, {"new": torch.ones(1)}, OTHER_RUN),
         ({"options": {"head_pointwise": "gss"}}, {"options": {"head_pointwise": "sigsoftmax"}},
          r"1\.pt has --head-pointwise gss, and .*2\.pt has sigsoftmax: average"),
-        ({"options": {"head_context_scale": 1.0}}, {"options": {"head_context_scale": 4.0}},
-         r"1\.pt has --head-context-scale 1.0, and .*2\.pt has 4.0: average"),
         ({"words": "a"}, {"words": "b"}, "one run, with one dictionary"),
     ],
 )  # fmt: skip

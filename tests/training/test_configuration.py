@@ -92,36 +92,18 @@ def test_options_follow_from_other_blocks(write, overrides, block, options):
 
 
 @pytest.mark.parametrize(
-    ("block", "option", "place"),
-    [
-        *(("generate", name, f"train.{name} is 'A'")
-          for name in ("source_lang", "target_lang", "max_source_positions", "user_dir")),
-        ("generate", "post_process", "data.algorithm is 'sentencepiece'"),
-        ("evaluate", "task", "train.task is 'A'"),
-        ("finetune", "target_lang", "train.target_lang is 'A'"),
-        ("kld", "user_dir", "train.user_dir is 'A'"),
-    ],
-)  # fmt: skip
-def test_a_fact_is_in_one_place(write, block, option, place):
-    added = "" if option == "post_process" else f"  {option}: A\n"
-    text = f"{BASE}{block}: {{{option}: B}}\n".replace("train:\n", f"train:\n{added}")
-    path = write("a.yaml", text)
-    with pytest.raises(ConfigurationError) as refused:
-        load(path)
-    line = len(text.splitlines())
-    assert str(refused.value) == (
-        f"{path}:{line}: {block}.{option}: 'B', but {place}; remove {block}.{option}, which "
-        f"follows {place.split()[0]}"
-    )
-
-
-@pytest.mark.parametrize(
     ("overrides", "message"),
     [
         (["generate.remove_bpe=subword_nmt"], "generate.remove_bpe: write generate.post_process"),
         (["generate.source-lang=de"], "generate.source-lang: write generate.source_lang instead"),
         (["finetune.max_source_positions=5"], "5, but train.max_source_positions is None;"),
+        *(([f"{name}=A", f"{block}.{name}=B"], f"{block}.{name}=B: {block}.{name}: 'B', but train."
+           f"{name} is 'A'; remove {block}.{name}, which follows train.{name}")
+          for block, name in (("generate", "source_lang"), ("finetune", "target_lang"),
+                              ("evaluate", "task"), ("kld", "user_dir"))),
         (["generate.bpe=subword_nmt"], "but data.algorithm is 'sentencepiece'; remove generate.b"),
+        *(([f"{name}=x"], f"{name}: set by the recipe, remove it")
+          for name in ("train.save_dir", "evaluate.path", "kld.output", "kld.split")),
         (["data.algorithm=subword_nmt", "generate.tokenizer=nltk"], "'nltk', but data.algorithm"),
         (["source_lang=de", "target_lang=de"], "train.target_lang: 'de' is train.source_lang, too"),
         (["lr=1", "train.lr=1"], "--set train.lr=1: --set lr=1 sets this, too; keep one"),
@@ -202,12 +184,6 @@ def test_a_shell_reads_back_what_was_written():
     assert words[:-1] == ["fairseq-train", *chain(*rows), "--user-dir"]
 
 
-@pytest.mark.parametrize("option", ["train.save_dir", "evaluate.path", "kld.output", "kld.split"])
-def test_options_set_by_the_recipe_cannot_be_configured(option):
-    with pytest.raises(ConfigurationError, match=f"{option}: set by the recipe, remove it"):
-        load(TRANSLATION, [f"{option}=x"])
-
-
 def refused(path: Path, *overrides: str) -> list[str]:
     """Return the lines of the refusal of a configuration."""
     tree = load_tree(path, list(overrides))
@@ -220,6 +196,7 @@ def refused(path: Path, *overrides: str) -> list[str]:
     ("override", "message"),
     [
         ("max_tokns=5", "train.max_tokns: unrecognized arguments: --max-tokns 5; did you mean '-"),
+        ("learning_rate=5", "unrecognized arguments: --learning-rate 5; did you mean '--lr'?"),
         ("generate.baem=5", "unrecognized arguments: --baem 5; did you mean '--beam'?"),
         ("arch=transformer_mixtpae", "choice: 'transformer_mixtpae'; did you mean 'transformer_m"),
         ("max_tokens=many", "train.max_tokens: argument --max-tokens: invalid int value: 'many'"),

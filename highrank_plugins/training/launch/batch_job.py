@@ -247,6 +247,5 @@ def submit_once(plan: Plan, job: LaunchSettings, script: Path, text: str) -> str
     number = submit(script)
     write_text(kept, f"{number}\n")
     plan.finished.unlink(missing_ok=True)  # the job does this, too, but may have to wait
-    has_output = any(parsed(option)[0].startswith("ou") for option in directives_of(job))
-    log = "where --output of sbatch says" if has_output else f"{plan.log_dir}/slurm-{number}.log"
-    return f"sbatch {script}: job {number}; its log is {log}"
+    log = f"{plan.log_dir}/slurm-{number}.log"
+    return f"sbatch {script}: job {number}; its log is {log}, or where --output of sbatch says"

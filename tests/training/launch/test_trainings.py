@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -137,6 +138,40 @@ def test_a_lost_process_ends_the_other(mt_data, tmp_path, number):
     for rank in (0, 1):
         log = (folder / "logs" / f"rank{rank}.log").read_text(errors="replace")
         assert re.search(r"File .*/fairseq(_cli)?/.*\.py., line \d+ in \w+", log), rank
+
+
+def sockets_of(processes: list[int]) -> list[str]:
+    """Return local addresses where a process listens, in the kernel's hexadecimal form."""
+    inodes = set()
+    for process in processes:
+        for descriptor in Path(f"/proc/{process}/fd").glob("*"):
+            try:
+                inodes.add(os.readlink(descriptor).removeprefix("socket:[").removesuffix("]"))
+            except OSError:
+                continue
+    rows = [
+        line.split()
+        for table in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+    ]
+    return [row[1] for row in rows if row[3] == "0A" and row[9] in inodes]
+
+
+def test_a_run_on_one_machine_is_not_reachable_from_outside(mt_data, tmp_path):
+    training = start(mt_data, tmp_path / "two", "--processes", 2, updates=100_000)
+    try:
+        wait_for_update(tmp_path / "two" / "logs" / "rank0.log", 2, training)
+        children = Path(f"/proc/{training.pid}/task/{training.pid}/children").read_text().split()
+        listening = sockets_of([training.pid, *map(int, children)])
+        lines = b"".join(Path(f"/proc/{child}/cmdline").read_bytes() for child in children)
+        folders = {Path(found.decode()).parent for found in re.findall(rb"file://([^\0]+)", lines)}
+        assert len(children) == 2
+        assert all(address.startswith("0100007F:") for address in listening), listening
+        assert [stat.S_IMODE(folder.stat().st_mode) for folder in folders] == [0o700]
+    finally:
+        training.send_signal(signal.SIGTERM)
+        finish(training, REQUEUE)
+    assert not any(folder.exists() for folder in folders)
 
 
 def test_two_processes_end_with_the_parameters_of_one(mt_data, unbroken, tmp_path):
