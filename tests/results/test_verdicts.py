@@ -3,19 +3,21 @@
 import json
 import re
 from argparse import Namespace
+from functools import cache
 
 import pytest
 from fairseq.models import ARCH_CONFIG_REGISTRY
 
 import highrank_plugins
 from highrank_plugins.common.blocks import read_tree
+from highrank_plugins.results import verdicts
 from highrank_plugins.results.comparison import compare_records
 from highrank_plugins.results.doubts import flat_settings
-from highrank_plugins.results.verdicts import _SETTINGS, _layer, judge, paper_keys
+from highrank_plugins.results.verdicts import _layer, judge, paper_keys
 from highrank_plugins.training import configuration
 from tests.cli import highrank
 from tests.recipes.running import RECIPES
-from tests.results.entries import record_of
+from tests.results.entries import published, record_of
 
 
 def write(folder, conf, values, system="own", parameters=None, metric="test_perplexity", **changes):
@@ -41,6 +43,15 @@ PLIF, MIXTAPE = "ptb/parthiban2021/plif_et", "ptb/yang2019/mixtape"
 OF_PLIF, OF_MATCHED = "56.80 ± 0.11 (n = 11)", "ptb/parthiban2021/matched_softmax_et"
 RANGE, NOT = "95% of further runs lie in [56.5", "not comparable"
 WMT, SOFTMAX = "wmt14_en_de/yang2019/mixtape", "ptb/merity2018/softmax"
+
+
+@pytest.fixture(autouse=True)
+def _read_once(monkeypatch):
+    monkeypatch.setattr(verdicts, "read_published", published)
+    monkeypatch.setattr(verdicts, "configuration", Namespace(load=LOAD))
+
+
+LOAD = cache(configuration.load)
 
 
 # configuration, its paper, our scores, options that differ; verdict, why, the paper's score, detail
@@ -117,7 +128,7 @@ def test_every_origin_names_a_configuration_and_its_options():
     highrank_plugins.register()
     confs = [path for path in RECIPES.glob("*/conf/*/*.yaml") if path.stem[:4] != "base"]
     names = {path: f"{path.parts[-4]}/{path.parts[-2]}/{path.stem}" for path in confs}
-    for pattern, origin in read_tree(_SETTINGS).values.items():
+    for pattern, origin in read_tree(verdicts._SETTINGS).values.items():
         found = [path for path, name in names.items() if re.fullmatch(pattern, name)]
         assert found and origin.keys() <= {"departs", "source", "guesses"}, pattern
         blocks = [settings_of(path) for path in found]
