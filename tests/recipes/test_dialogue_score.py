@@ -6,7 +6,6 @@ import pytest
 from click.testing import CliRunner
 
 from highrank_plugins.cli import as_command
-from highrank_plugins.results.scoring import ScoreError
 from recipes.switchboard.score import (
     ORDERS,
     dialogue_score,
@@ -58,7 +57,7 @@ def test_contexts_weigh_equally_whatever_their_number_of_references():
     assert scores["bleu2_recall"].signature == (
         "order:2|smooth:nltk-method7|contexts:2|hypotheses:5|references:4"
     )
-    with pytest.raises(ScoreError, match="no contexts"):
+    with pytest.raises(ValueError, match="no contexts"):
         dialogue_scores([])
 
 
@@ -86,7 +85,7 @@ def test_the_perplexity_is_two_to_the_power_of_the_mean_loss(tmp_path):
     (["P-1\t-1.0 -inf", LINES_SCORED[3]], "a score is not finite"),
 ])  # fmt: skip
 def test_lost_and_broken_scores_are_errors(scored, message, tmp_path):
-    with pytest.raises(ScoreError, match=message):
+    with pytest.raises(ValueError, match=message):
         perplexity(tmp_path, scored)
 
 

@@ -22,7 +22,6 @@ from highrank_plugins.results.perplexity import (
     read_eval_lm,
     read_measures,
 )
-from highrank_plugins.results.scoring import ScoreError
 from highrank_plugins.results.summary import read_scores
 
 SPECTRUM = LogProbSpectrum(
@@ -92,7 +91,7 @@ WITH_SCORES = [name for name, measure in all_measures().items() if "scores" in v
 @pytest.mark.parametrize("text", [b"", b"\xff", b"{}", b"[1]", b"[" * 9**5, b'{"metrics": {}}'])
 def test_a_file_that_is_not_a_result_of_its_measure_is_refused(tmp_path, name, text):
     (tmp_path / f"{name}.json").write_bytes(text)
-    with pytest.raises(ScoreError, match=rf"{name}\.json: not a result of {name}"):
+    with pytest.raises(ValueError, match=rf"{name}\.json: not a result of {name}"):
         read_measures(tmp_path, "test")
 
 
@@ -111,7 +110,7 @@ def test_the_results_of_eval_lm_are_read_and_part_of_one_is_refused(tmp_path):
         given = f"tokens:82430|eval:static{words}", mass
         expected = {"test_perplexity": Score(55.72, *given), "test_bits": Score(5.8, *given)}
         assert read_eval_lm(log, "test") == expected
-    with pytest.raises(ScoreError, match=r"before_finetuning_valid\.log is missing; score"):
+    with pytest.raises(ValueError, match=r"before_finetuning_valid\.log is missing; score"):
         before_finetuning(tmp_path)
     (tmp_path / "before_finetuning_valid.log").write_text(LOG)
     found = {name: score.value for name, score in before_finetuning(tmp_path).items()}
@@ -121,7 +120,7 @@ def test_the_results_of_eval_lm_are_read_and_part_of_one_is_refused(tmp_path):
         (LOG.splitlines()[0], r"test\.log: fairseq-eval-lm has printed no result"),
     ):
         log.write_text(text)
-        with pytest.raises(ScoreError, match=message):
+        with pytest.raises(ValueError, match=message):
             read_eval_lm(log, "test")
 
 
@@ -147,5 +146,5 @@ def test_models_of_pieces_are_compared_by_words_and_bytes_of_the_raw_text(tmp_pa
     assert not [*below_floor({"metrics": metrics | {"test_unigram_perplexity": 30}})]
     assert [is_perplexity(name) for name in expected] == [True, False, False]
     (tmp_path / "text" / "test.txt").write_text("c\n" * 13)
-    with pytest.raises(ScoreError, match=r"scores 12 tokens, but .* has 13 lines"):
+    with pytest.raises(ValueError, match=r"scores 12 tokens, but .* has 13 lines"):
         of_text(tmp_path / "test.log", tmp_path / "text" / "test.txt")

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from highrank_plugins.results import scoring
-from highrank_plugins.results.scoring import ScoreError, compare, read_hypotheses, read_lines, score
+from highrank_plugins.results.scoring import compare, read_hypotheses, read_lines, score
 
 
 def generated(tmp_path, numbers, text="Satz"):
@@ -41,7 +41,7 @@ def test_missing_repeated_or_cut_hypotheses_are_errors(tmp_path, numbers, messag
     if "cut" in message:
         content = path.read_bytes()
         path.write_bytes(content[: content.index(b"Satz 3\n")])
-    with pytest.raises(ScoreError, match=message):
+    with pytest.raises(ValueError, match=message):
         read_hypotheses(path, 4)
 
 
@@ -62,7 +62,7 @@ def test_scores_have_signatures():
     assert {"tok:13a", "case:mixed"} <= {*perfect["sacrebleu"].signature.split("|")}
     assert score([r.lower() for r in references], references)["sacrebleu"].value < 100
     for hypotheses, other in ((["a"], references), ([], [])):
-        with pytest.raises(ScoreError, match="numbers must match and be at least 1"):
+        with pytest.raises(ValueError, match="numbers must match and be at least 1"):
             score(hypotheses, other)
 
 
@@ -94,5 +94,5 @@ def test_a_system_does_not_differ_from_itself(tmp_path):
     paired = compare([baseline], tmp_path / "ours", HYPOTHESES, REFERENCES)
     assert [s["p_value"] for s in paired["scores"]] == [None, 1.0]
     baseline.write_text("one line\n")
-    with pytest.raises(ScoreError, match=r"other\.de: 1 lines for 2 (inputs|references)"):
+    with pytest.raises(ValueError, match=r"other\.de: 1 lines for 2 (inputs|references)"):
         compare([baseline], tmp_path / "ours", HYPOTHESES, REFERENCES)
