@@ -138,8 +138,6 @@ def tokenised_scores(
     multi-bleu.perl does: cased, n-grams up to 4, no smoothing. Splitting makes three tokens of
     `Nord-Süd`, as get_ende_bleu.sh of Tensor2Tensor does, which gives higher scores.
     """
-    if compound_split:
-        check_compounds(language)
     bleu_tokens(references, "13a")  # Moses' tokens are between blanks, too
     sides = [[tokenise(line, language) for line in side] for side in (hypotheses, references)]
     made = f"pretok:sacremoses-{version('sacremoses')}-{language}"
