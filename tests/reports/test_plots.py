@@ -49,7 +49,7 @@ def test_bars_are_as_high_as_their_values_and_side_by_side():
     widths = {round(bar.get_width(), 9) for bar in plot.patches}
     assert widths == {0.4} and all(b - a >= 0.4 - 1e-9 for a, b in pairwise(starts))
     assert plot.get_ylim()[0] == 1 and plot.lines[-1].get_ydata()[0] == 2
-    assert legend(plot) == ["1/K", "mean", "top"]
+    assert legend(plot) == ["1/K", "mean", "top"] and legend(axes_of(SHARES)) == ["mean", "top"]
     plot = axes_of(Bars({"": {f"{i:,}": 1.0 for i in range(1000, 1060)}}, "t", ("x", "y")))
     assert len(plot.patches) == 60 and len(plot.get_xticks()) <= plots.MOST_LABELS
 
