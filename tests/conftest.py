@@ -40,24 +40,12 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip a test marked for what is missing, or about an implementation that needs it."""
     for item in items:
-        if not HAS_TRITON and (
-            _implementation(item) == "triton" or item.get_closest_marker("triton")
-        ):
-            item.add_marker(
-                pytest.mark.skip(reason="needs the package triton (requirements/triton.txt)")
-            )
-        for_cpp = _implementation(item) == "cpp" or item.get_closest_marker("cpp")
-        if for_cpp and not has_compiler():
-            item.add_marker(pytest.mark.skip(reason="needs a C++ compiler (c++, g++ or clang++)"))
-    marked = [item for item in items if item.get_closest_marker("gpu")]
-    if not marked:
-        return
-    import torch
-
-    if not torch.cuda.is_available():
-        for item in marked:
-            item.add_marker(pytest.mark.skip(reason="needs a CUDA device; torch sees none"))
+        about = getattr(getattr(item, "callspec", None), "params", {}).get("impl")
+        for name, (is_there, reason) in NEEDS.items():
+            if (about == name or item.get_closest_marker(name)) and not is_there():
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +75,16 @@ def has_compiler() -> bool:
     return not isinstance(library(), Unavailable)
 
 
-def _implementation(item: pytest.Item) -> str | None:
-    """Return the implementation of the loss that a test is about, where it is a parameter."""
-    callspec = getattr(item, "callspec", None)
-    return None if callspec is None else callspec.params.get("impl")
+@functools.cache
+def has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+# marker, or implementation of a loss → whether it can run here, and what it needs
+NEEDS = {
+    "triton": (lambda: HAS_TRITON, "needs the package triton (requirements/triton.txt)"),
+    "cpp": (has_compiler, "needs a C++ compiler (c++, g++ or clang++)"),
+    "gpu": (has_gpu, "needs a CUDA device; torch sees none"),
+}

@@ -211,10 +211,9 @@ def published(
 
 
 def _numbers(record: dict[str, Any]) -> dict[str, float]:
-    """Return the metrics of a record, and parameters and seconds of an epoch where it has them."""
-    train = record.get("train", {})
-    costs = {"parameters": train.get("parameters"), "s/epoch": train.get("seconds_per_epoch")}
-    return record["metrics"] | {name: cost for name, cost in costs.items() if cost is not None}
+    """Return the metrics of a record, and its parameters where it has them."""
+    parameters = record["train"].get("parameters")
+    return record["metrics"] | ({} if parameters is None else {"parameters": parameters})
 
 
 class RecordOptions(BlockOptions):

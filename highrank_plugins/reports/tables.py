@@ -121,17 +121,14 @@ def to_csv(tables: Sequence[Table]) -> str:
     return text.getvalue()
 
 
-def to_terminal(tables: Sequence[Table], width: int | None = None) -> str:
+def to_terminal(tables: Sequence[Table]) -> str:
     """Return the tables drawn by rich; of one wider than the terminal, each row becomes a list."""
     from rich.console import Console
     from rich.measure import Measurement
     from rich.text import Text
 
     text = io.StringIO()
-    height = None if width is None else 25  # without it rich ignores the width for TERM=dumb
-    console = Console(
-        file=text, force_terminal=True, width=width, height=height, highlight=False
-    )  # fmt: skip
+    console = Console(file=text, force_terminal=True, highlight=False)
     endless = console.options.update(max_width=10_000)
     for number, table in enumerate(tables):
         if number:

@@ -190,12 +190,10 @@ def with_tests(compared: Compared, untested: Mapping[str, str] = {}) -> Compared
 def _tests(
     base: Summary, systems: Mapping[str, Summary], test: PlannedTest
 ) -> dict[str, Comparison]:
-    p_values = [test(own, base).p_value for own in systems.values()]
+    p_values, sure = [test(own, base).p_value for own in systems.values()], 1 - test.level(0.05)
     found = {}
-    for (name, own), p, holm in zip(
-        systems.items(), p_values, statistics.holm(p_values), strict=True
-    ):
-        sure = 1 - test.level(0.05)
+    for name, p, holm in zip(systems, p_values, statistics.holm(p_values), strict=True):
+        own = systems[name]
         interval = statistics.confidence_interval(own, base, test.equal_variances, sure)
         effect = statistics.hedges_g(own, base)
         found[name] = Comparison(p, holm, own.mean - base.mean, interval, effect)

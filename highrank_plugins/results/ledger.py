@@ -24,7 +24,6 @@ from highrank_plugins.data.binarising import sizes_of
 from highrank_plugins.data.parallel import KEPT, REPORT, words_of
 from highrank_plugins.results.perplexity import BEFORE, tokens_read
 from highrank_plugins.results.record import Count, read_as
-from highrank_plugins.results.scoring import ScoreError
 
 Tally = dict[str, Count]
 Counted = TypedDict("Counted", {"in": Tally, "out": Tally, "left out": dict[str, Tally]})
@@ -135,7 +134,7 @@ def _require_whole(name: str, counts: Counted) -> None:
         took, gave = counts["in"][unit], counts["out"][unit]
         left_out = sum(_by_reason(counts, unit).values())
         if took - left_out != gave:
-            raise ScoreError(
+            raise ValueError(
                 f"{name} has {gave:,} {unit}, expected {took - left_out:,} ({took:,} in, "
                 f"{left_out:,} left out); remove the folder and run the stage again"
             )

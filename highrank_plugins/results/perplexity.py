@@ -11,7 +11,7 @@ from highrank_plugins.common.names import Score
 from highrank_plugins.common.text_lines import byte_lines
 from highrank_plugins.data.binarising import SPECIAL, count_words, sizes_of
 from highrank_plugins.measures import find_measure, measure_names
-from highrank_plugins.results.scoring import ScoreError, read_lines
+from highrank_plugins.results.scoring import read_lines
 
 if TYPE_CHECKING:
     from highrank_plugins.measures.base import Measure
@@ -29,13 +29,13 @@ _LOSS = re.compile(r"Loss \(base 2\): ([\d.]+), Perplexity")
 def read_eval_lm(log: Path, split: str) -> dict[str, Score]:
     """Return `<split>_perplexity` and `<split>_bits` per token, or word, of fairseq-eval-lm."""
     if not log.is_file():
-        raise ScoreError(f"{log} is missing; score {split} by fairseq-eval-lm > {log.name}")
+        raise ValueError(f"{log} is missing; score {split} by fairseq-eval-lm > {log.name}")
     text = log.read_text(encoding="utf-8")
     counts, losses = _COUNT.findall(text), _LOSS.findall(text)
     if not counts or not losses:
-        raise ScoreError(f"{log}: fairseq-eval-lm has printed no result; run it again")
+        raise ValueError(f"{log}: fairseq-eval-lm has printed no result; run it again")
     if part := _PART.search(text):
-        raise ScoreError(f"{log}: {part[0]}; score the whole text, without --num-shards")
+        raise ValueError(f"{log}: {part[0]}; score the whole text, without --num-shards")
     bits = float(losses[-1])
     signature = f"tokens:{counts[-1].replace(',', '')}|eval:static"
     signature += "".join(f"|words:{n.replace(',', '')}" for n in _WORDS.findall(text)[-1:])
@@ -61,7 +61,7 @@ def of_text(log: Path, text: Path) -> dict[str, Score]:
     lines = [line for _, line in byte_lines(text, may_be_empty=False)]
     scored, pieces = int(counted.get("words", counted["tokens"])), int(counted["tokens"])
     if scored < len(lines):
-        raise ScoreError(f"{log} scores {scored:,} tokens, but {text} has {len(lines):,} lines")
+        raise ValueError(f"{log} scores {scored:,} tokens, but {text} has {len(lines):,} lines")
     bits = score.value * scored
     words, size = (sum(map(f, lines)) + len(lines) for f in (lambda line: len(line.split()), len))
     return {
@@ -77,28 +77,41 @@ def dictionary(data: Path) -> str | None:
     return checksum(found[0]) if found else None
 
 
-UNIGRAM = "test_unigram_perplexity"
+UNIGRAM, _UNIGRAM_FILES = "test_unigram_perplexity", ("dict.txt", "test.idx")
+
+
+def training_counts(data: Path, size: int, language: str | None = None) -> Any:
+    """Return how often the training text has each of `size` words.
+
+    None without a text, or of one in another of fairseq's formats.
+    """
+    import numpy as np
+
+    name, counts = f"train.*-*.{language}.idx" if language else "train.idx", np.zeros(size)
+    paths = [*data.glob(name), *data.glob(f"shard*/{name}")]
+    if not paths or any(sizes_of(path) is None for path in paths):
+        return None
+    for path in paths:
+        found = count_words(path)[:size]
+        counts[: len(found)] += found
+    return counts
 
 
 def unigram_perplexity(data: Path) -> Score | None:
     """Return the perplexity of counting words: P = (n + 1) / (N + V), n in the training text.
 
     A language model above it on the test text has learnt nothing from contexts. V is the size of
-    the dictionary. None for data in another of fairseq's formats, or of another kind.
+    the dictionary. None for data of another format or kind.
     """
     import numpy as np
 
-    words = next(iter(sorted(data.glob("**/dict.txt"))), None)
-    train = [*data.glob("train.idx"), *sorted(data.glob("shard*/train.idx"))]
-    test = next(iter(sorted(data.glob("**/test.idx"))), None)
-    if not (words and test and train) or sizes_of(test) is None:
+    words, test = (next(iter(sorted(data.glob(f"**/{name}"))), None) for name in _UNIGRAM_FILES)
+    size = len(read_lines(words)) + SPECIAL if words else 0
+    counts = training_counts(data, size)
+    if not (words and test) or counts is None or sizes_of(test) is None:
         return None
-    counts = np.ones(len(read_lines(words)) + SPECIAL)
-    for index in train:
-        found = count_words(index)
-        counts[: len(found)] += found
-    wanted = count_words(test)
-    nats = -(wanted * np.log(counts[: len(wanted)] / counts.sum())).sum() / wanted.sum()
+    wanted, shares = count_words(test), (counts + 1) / (counts + 1).sum()
+    nats = -(wanted * np.log(shares[: len(wanted)])).sum() / wanted.sum()
     return Score(round(float(np.exp(nats)), 2), f"tokens:{wanted.sum()}|words:{len(counts)}")
 
 
@@ -135,5 +148,5 @@ def _read_all(directory: Path, read: "Callable[[type[Measure], Any], T]") -> dic
         try:
             results[name] = read(find_measure(name), read_json(path))
         except (ValueError, AttributeError, KeyError, TypeError) as error:
-            raise ScoreError(f"{path}: not a result of {name} ({error!r})") from None
+            raise ValueError(f"{path}: not a result of {name} ({error!r})") from None
     return results

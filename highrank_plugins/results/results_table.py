@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -171,24 +171,9 @@ def _certificate(run: RecordedRun, metric: str) -> str:
     return str(run.record.get("certificates", {}).get(metric, ""))
 
 
-def _with_unigrams(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
-    """Return the runs; a record without a unigram has that of another of its text."""
-
-    def text(record: Record) -> str:  # one that is silent is alone
-        found = re.match(r"tokens:\d+", record.get("signatures", {}).get("test_perplexity", ""))
-        return f"{found[0]} {vocabulary(record) | {'words': ''}}" if found else str(id(record))
-
-    every = [(run, text(run.record), run.record["metrics"]) for run in runs]
-    known = {text: {UNIGRAM: of[UNIGRAM]} for _, text, of in every if UNIGRAM in of}
-    return [
-        replace(run, record=run.record | {"metrics": known.get(text, {}) | of})
-        for run, text, of in every
-    ]
-
-
 def below_the_floor(runs: Sequence[RecordedRun]) -> dict[str, str]:
     """Return why a model of a system is `below_floor`, by system."""
-    return {run.system: why for run in _with_unigrams(runs) for why in below_floor(run.record)}
+    return {run.system: why for run in runs for why in below_floor(run.record)}
 
 
 def untrained(runs: Sequence[RecordedRun]) -> list[str]:
@@ -203,12 +188,11 @@ def untrained(runs: Sequence[RecordedRun]) -> list[str]:
 def doubt_notes(runs: Sequence[RecordedRun], metric: str = "") -> Iterator[str]:
     """Yield each doubt with its systems; a tested perplexity without a unigram is one, too."""
     found: dict[str, dict[str, None]] = {}
-    every = _with_unigrams(runs)
-    for run in every:
+    for run in runs:
         for doubt in doubts(run.record):
             found.setdefault(doubt, {})[run.system] = None
     yield from (f"Doubtful, since {doubt}: {', '.join(of)}." for doubt, of in found.items())
-    lack = dict.fromkeys(run.system for run in every if UNIGRAM not in run.record["metrics"])
+    lack = dict.fromkeys(run.system for run in runs if UNIGRAM not in run.record["metrics"])
     if is_perplexity(metric) and lack:
         by = "" if lack.keys() == {run.system for run in runs} else f" of {', '.join(lack)}"
         yield f"No record{by} says whether its model is better than a unigram model."

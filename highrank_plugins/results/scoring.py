@@ -21,16 +21,12 @@ _GENERATED = re.compile(r"[STHDP]-\d+\t|\d{4}-\d\d-\d\d .* \| INFO \| ")  # any 
 _HYPHEN = re.compile(r"(\S)-(\S)")
 
 
-class ScoreError(ValueError):
-    """Report hypotheses and references that do not belong together."""
-
-
 def read_hypotheses(generated: Path, count: int) -> list[str]:
     """Return the hypothesis of each of `count` inputs, of fairseq-generate or a line each."""
     lines = read_lines(generated)
     if not any(map(_GENERATED.match, lines)):
         if len(lines) != count:
-            raise ScoreError(
+            raise ValueError(
                 f"{generated}: {len(lines)} lines for {count} inputs, and no line of "
                 "fairseq-generate (D-0 …); give its output, or one translation per input"
             )
@@ -44,7 +40,7 @@ def read_hypotheses(generated: Path, count: int) -> list[str]:
     nbest = read_nbest(generated, count)
     for number, hypotheses in enumerate(nbest):
         if len(hypotheses) > 1:
-            raise ScoreError(f"{generated}: several hypotheses D-{number}; generate with --nbest 1")
+            raise ValueError(f"{generated}: several hypotheses D-{number}; generate with --nbest 1")
     return [best for best, *_ in nbest]
 
 
@@ -56,12 +52,12 @@ def read_nbest(generated: Path, count: int) -> list[list[str]]:
     missing = sorted(set(range(count)) - found.keys())
     if missing or len(found) != count:
         first = f"; the first input without one is line {missing[0] + 1}" if missing else ""
-        raise ScoreError(
+        raise ValueError(
             f"{generated}: {len(found)} hypotheses for {count} inputs{first}; generate the whole "
             "set that is scored (--gen-subset)"
         )
     if not generated.read_bytes().endswith(b"\n"):
-        raise ScoreError(f"{generated}: the last line is cut; generate again, or copy it again")
+        raise ValueError(f"{generated}: the last line is cut; generate again, or copy it again")
     return [found[number] for number in range(count)]
 
 
@@ -75,7 +71,7 @@ def read_together(paths: Sequence[Path]) -> list[tuple[str, ...]]:
     texts = [read_lines(path) for path in paths]
     for path, text in zip(paths, texts, strict=True):
         if len(text) != len(texts[0]):
-            raise ScoreError(
+            raise ValueError(
                 f"{path}: {len(text):,} lines, but {paths[0]} has {len(texts[0]):,}; give files "
                 "of one set, one line per sentence"
             )
@@ -89,7 +85,7 @@ def score(
     from sacrebleu.metrics import BLEU, CHRF
 
     if len(hypotheses) != len(references) or not references:
-        raise ScoreError(
+        raise ValueError(
             f"{len(hypotheses)} hypotheses for {len(references)} references: "
             "the numbers must match and be at least 1"
         )
@@ -127,7 +123,7 @@ def compare(
 
 def check_compounds(language: str | None) -> None:
     if language != "de":
-        raise ScoreError(
+        raise ValueError(
             f"--compound-split with --tokenise {language or 'missing'}: compounds are split for "
             "German only (--tokenise de); leave it out for other languages, as papers do"
         )
@@ -142,8 +138,6 @@ def tokenised_scores(
     multi-bleu.perl does: cased, n-grams up to 4, no smoothing. Splitting makes three tokens of
     `Nord-Süd`, as get_ende_bleu.sh of Tensor2Tensor does, which gives higher scores.
     """
-    if compound_split:
-        check_compounds(language)
     bleu_tokens(references, "13a")  # Moses' tokens are between blanks, too
     sides = [[tokenise(line, language) for line in side] for side in (hypotheses, references)]
     made = f"pretok:sacremoses-{version('sacremoses')}-{language}"

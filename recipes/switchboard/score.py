@@ -15,7 +15,7 @@ from highrank_plugins.cli.evaluate import write_or_print
 from highrank_plugins.common.blocks import option
 from highrank_plugins.common.formatting import bar_options
 from highrank_plugins.common.names import Score
-from highrank_plugins.results.scoring import ScoreError, read_lines, read_nbest
+from highrank_plugins.results.scoring import read_lines, read_nbest
 
 ORDERS = (1, 2, 3, 4)
 # sentences of one context, each a list of words
@@ -51,7 +51,7 @@ def precision_recall(hypotheses: Sentences, references: Sentences) -> np.ndarray
 def dialogue_scores(contexts: Sequence[tuple[Sentences, Sentences]]) -> dict[str, Score]:
     """Return means over (hypotheses, references): `bleu1_precision`, … `bleu4_recall`."""
     if not contexts:
-        raise ScoreError("there are no contexts to score")
+        raise ValueError("there are no contexts to score")
     bar = tqdm(contexts, "score", unit="context", **bar_options())
     means = np.mean([precision_recall(*context) for context in bar], axis=0)
     made, good = np.sum([[len(part) for part in context] for context in contexts], axis=0)
@@ -75,18 +75,18 @@ def response_perplexity(scored: Path, responses: Path) -> Score:
     for match in filter(None, map(_SCORES.fullmatch, output)):
         found[int(match[1])] = [float(score) for score in match[2].split()]
     if not lines or found.keys() != set(range(len(lines))):
-        raise ScoreError(
+        raise ValueError(
             f"{scored}: scores {len(found)} responses, but {responses} has {len(lines)}"
         )
     for number, line in enumerate(lines):
         if len(found[number]) != len(line.split()) + 1:
-            raise ScoreError(
+            raise ValueError(
                 f"{scored}: {len(found[number])} scores for the {len(line.split())} words and the "
                 f"end of {responses}:{number + 1}; generate with --score-reference on that text"
             )
     bits = [-score for scores in found.values() for score in scores]
     if not all(map(math.isfinite, bits)):
-        raise ScoreError(f"{scored}: a score is not finite: the model is broken")
+        raise ValueError(f"{scored}: a score is not finite: the model is broken")
     certificates = [match[1] for match in map(_CERTIFICATE.fullmatch, output) if match]
     value = round(2 ** (math.fsum(bits) / len(bits)), 3)
     return Score(value, f"tokens:{len(bits)}", *certificates[-1:])

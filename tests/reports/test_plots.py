@@ -1,6 +1,5 @@
 """Figures: drawn whole, readable on any page; of studies with colours, markers and their axes."""
 
-import json
 import math
 from base64 import b64decode
 from itertools import pairwise
@@ -13,6 +12,7 @@ from highrank_plugins.heads import head_names, pointwise_names
 from highrank_plugins.reports import plots
 from highrank_plugins.results.comparison import compare_records
 from tests.cli import highrank
+from tests.results.test_comparison import change, write
 
 CURVES = Lines({"one": ([1, 2, 3], [1, 10, 100]), "&": ([1, 3], [2, 2])}, "A < B", ("x", "y"))
 SHARES = Bars({"mean": {"a": 1.0, "b": 4.0}, "top": {"a": 2.0, "b": 3.0}}, "Shares", ("k", "share"))
@@ -49,7 +49,7 @@ def test_bars_are_as_high_as_their_values_and_side_by_side():
     widths = {round(bar.get_width(), 9) for bar in plot.patches}
     assert widths == {0.4} and all(b - a >= 0.4 - 1e-9 for a, b in pairwise(starts))
     assert plot.get_ylim()[0] == 1 and plot.lines[-1].get_ydata()[0] == 2
-    assert legend(plot) == ["1/K", "mean", "top"]
+    assert legend(plot) == ["1/K", "mean", "top"] and legend(axes_of(SHARES)) == ["mean", "top"]
     plot = axes_of(Bars({"": {f"{i:,}": 1.0 for i in range(1000, 1060)}}, "t", ("x", "y")))
     assert len(plot.patches) == 60 and len(plot.get_xticks()) <= plots.MOST_LABELS
 
@@ -68,16 +68,15 @@ SYSTEMS = {"softmax": (60, 10, 900, 1), "mos_k2": (58, 400, 500, 2), "mos_k5": (
 
 @pytest.fixture
 def records(tmp_path):
-    for system, (perplexity, rank, speed, components) in SYSTEMS.items():
-        for seed in (1, 2):
-            record = {
-                "metrics": {"test_perplexity": perplexity + seed / 10, "test_rank": rank + seed},
-                "config": {"train": {"head_components": components, "arch": system}},
-                "seeds": [seed],
-                "train": {"words_per_second": speed},
-            }
-            (tmp_path / f"{system}-{seed}.json").write_text(json.dumps(record))
-    return [tmp_path / f"{system}-{seed}.json" for system in SYSTEMS for seed in (1, 2)]
+    return [
+        write(
+            tmp_path / f"{system}-{seed}.json", 0, seed, train={"words_per_second": speed},
+            metrics={"test_perplexity": perplexity + seed / 10, "test_rank": rank + seed},
+            config={"train": {"head_components": components, "arch": system}},
+        )
+        for system, (perplexity, rank, speed, components) in SYSTEMS.items()
+        for seed in (1, 2)
+    ]  # fmt: skip
 
 
 def test_layers_have_colours_and_variants_markers_which_values_of_an_option_share():
@@ -107,9 +106,7 @@ def test_rank_and_metric_are_plotted_over_an_option(records, tmp_path):
     assert scatter.scale == "logx" and scatter.axes[1] == "test perplexity (lower is better)"
     assert legend(axes_of(scatter)) == ["moc_k2", "softmax", "mos_k2", "mos_k5"]
     for path in records[:2]:  # a baseline without the option is a line across
-        record = json.loads(path.read_text())
-        del record["config"]["train"]["head_components"]
-        path.write_text(json.dumps(record))
+        change(path, config={"train": {"arch": "softmax"}})
     rank, perplexity = plots.study_figures(compare_records(records), "head_components")
     assert "softmax" not in perplexity.groups and rank.levels == {"softmax": 11.5}
     assert perplexity.levels == {"softmax": pytest.approx(60.15)}

@@ -94,7 +94,8 @@ def test_every_writer_shows_the_numbers_and_the_line_between_groups(records, tmp
     tables = comparison_tables(compare_records(records, columns=[]))
     monkeypatch.setenv("TERM", "xterm")  # a dumb terminal gets no codes for bold
     for width in (60, 130):  # a list of rows, and a table
-        coloured = to_terminal(tables, width)
+        monkeypatch.setenv("COLUMNS", f"{width}")
+        coloured = to_terminal(tables)
         assert re.search("\x1b\\[1m *101.42 ± 0.88\x1b", coloured)
         drawn = re.sub("\x1b.*?m", "", coloured)
         assert max(map(len, drawn.splitlines())) <= width
@@ -107,7 +108,7 @@ def test_every_writer_shows_the_numbers_and_the_line_between_groups(records, tmp
     signs = to_latex([Table("", ["a|b"], [[Cell("> 1,000 <")]])])
     assert r"a\textbar{}b" in signs and "$>$ 1,000 $<$" in signs
     long = Table("", ["system", "words per second in training"], [[Cell("mos"), Cell("7")]])
-    drawn = [line.split() for line in re.sub("\x1b.*?m", "", to_terminal([long], 80)).splitlines()]
+    drawn = [line.split() for line in re.sub("\x1b.*?m", "", to_terminal([long])).splitlines()]
     assert ["words", "per"] in drawn and ["mos", "7"] in drawn
     printed = compare(*records).output
     monkeypatch.chdir(tmp_path)

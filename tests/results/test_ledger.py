@@ -9,7 +9,6 @@ from fairseq.tokenizer import tokenize_line
 
 from highrank_plugins.common.names import Score
 from highrank_plugins.results.ledger import describe, read_ledger
-from highrank_plugins.results.scoring import ScoreError
 
 WHOLE = {"sentences": 2, "tokens": 4}  # the translator's test text
 LONG = "longer than the model's positions"
@@ -226,7 +225,7 @@ def test_the_text_of_a_language_model_is_counted_and_scores_of_a_part_are_refuse
     kinds = ("perplexity", "perplexity_before_finetuning", "dynamic_perplexity")
     for metric in map("test_{}".format, kinds):
         part = {metric: perplexity(3), "test_cache_perplexity": perplexity(4)}
-        with pytest.raises(ScoreError, match="evaluate: test has 3 tokens, expected 4"):
+        with pytest.raises(ValueError, match="evaluate: test has 3 tokens, expected 4"):
             read(tmp_path, None, scores=part)
 
 

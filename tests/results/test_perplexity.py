@@ -4,16 +4,8 @@ import json
 
 import pytest
 
-from highrank_plugins.analysis.divergence import Estimate
-from highrank_plugins.analysis.predictions import Band
-from highrank_plugins.common.files import plain
 from highrank_plugins.common.names import Score
 from highrank_plugins.measures import all_measures
-from highrank_plugins.measures.kld import Divergences
-from highrank_plugins.measures.predictions import Predictions
-from highrank_plugins.measures.retention import Retention
-from highrank_plugins.measures.spectrum import LogProbSpectrum
-from highrank_plugins.measures.word_similarity import Similarity
 from highrank_plugins.results.doubts import below_floor, is_perplexity
 from highrank_plugins.results.metrics import SCORES
 from highrank_plugins.results.perplexity import (
@@ -22,43 +14,36 @@ from highrank_plugins.results.perplexity import (
     read_eval_lm,
     read_measures,
 )
-from highrank_plugins.results.scoring import ScoreError
 from highrank_plugins.results.summary import read_scores
 
-SPECTRUM = LogProbSpectrum(
-    contexts=40, words=12, dtype="float32", method="gram", smallest_reliable=1e-7, press_rank=9,
-    effective_rank={"0.001": 2, "0.0001": 4}, spectral_entropy=1.5, spectral_decay=None,
-    impossible_nats=1e-5, singular_values=[2.0, 1.0],
-)  # fmt: skip
-PREDICTIONS = Predictions(
-    tokens=100, perplexity=3.0, nll=1.1, entropy=1.25, top_k_share={"1": 0.25, "5": 0.5},
-    bands=[Band(0, None, 100, 3.0)], uncounted=None,
-)  # fmt: skip
-RETENTION = Retention(tokens=90, whole=0.75, quantiles={"0.5": 0.7}, batches=[0.75], first=[0])
-SIMILAR = {
-    "benchmarks": {
-        "/there/MEN.txt": Similarity(0.5, 30, 2),
-        "/there/RW.txt": Similarity(None, 1, 50),
-        "/there/WS.txt": Similarity(-0.1, 10, 0),
-    }
-}
+
+def similarity(rho, used, missing):
+    return {"spearman": rho, "used": used, "missing": missing}
 
 
-def write(folder, name, result):
-    (folder / f"{name}.json").write_text(json.dumps(plain(result)))
+ADAPTED = {"metrics": {"perplexity": 47.691}, "tokens": 82430}
+RESULTS = {
+    "spectrum": {
+        "contexts": 40, "words": 12, "dtype": "float32", "method": "gram", "press_rank": 9,
+        "effective_rank": {"0.001": 2, "0.0001": 4}, "impossible_nats": 1e-5,
+    },
+    "kld": {"contexts": 40, "sampled": {"mean": 4.5, "pairs": 1000}, "all_pairs": None},
+    "predictions": {"tokens": 100, "entropy": 1.25, "top_k_share": {"1": 0.25, "5": 0.5}},
+    "retention": {"tokens": 90, "whole": 0.75},
+    "word_similarity": {"benchmarks": {
+        "/there/MEN.txt": similarity(0.5, 30, 2), "/there/RW.txt": similarity(None, 1, 50),
+        "/there/WS.txt": similarity(-0.1, 10, 0),
+    }},
+    "dynamic_eval": ADAPTED, "cache_eval": ADAPTED,
+}  # fmt: skip
 
 
 def test_every_measure_becomes_scores(tmp_path):
-    write(tmp_path, "spectrum", SPECTRUM)
-    write(tmp_path, "kld", Divergences(40, Estimate(4.5, 0.1, 1000), None, None))
-    write(tmp_path, "predictions", PREDICTIONS)
-    write(tmp_path, "retention", RETENTION)
-    write(tmp_path, "word_similarity", SIMILAR)
-    adapted = {"metrics": {"perplexity": 47.691}, "tokens": 82430}
-    write(tmp_path, "dynamic_eval", adapted)
-    write(tmp_path, "cache_eval", adapted)
+    for name, result in RESULTS.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(result))
     matrix = "contexts:40|words:12|dtype:float32"
     found = read_measures(tmp_path, "test")
+    mean = Score(pytest.approx((30 * 0.5 - 10 * 0.1) / 40), "spearman|benchmarks:2|used:40")
     assert found == {
         "test_dynamic_perplexity": Score(47.69, "tokens:82430|eval:dynamic"),
         "test_cache_perplexity": Score(47.69, "tokens:82430|eval:cache"),
@@ -73,15 +58,14 @@ def test_every_measure_becomes_scores(tmp_path):
         "test_retention": Score(0.75, "tokens:90"),
         "similarity_MEN": Score(0.5, "spearman|used:30|missing:2"),
         "similarity_WS": Score(-0.1, "spearman|used:10|missing:0"),
-        "word_similarity": Score(
-            pytest.approx((30 * 0.5 - 10 * 0.1) / 40), "spearman|benchmarks:2|used:40"
-        ),
+        "word_similarity": mean,
     }
     evaluated = ("sacrebleu", "chrf", "train_perplexity", "valid_perplexity", "test_perplexity")
     evaluated += ("word_perplexity", "bits_per_byte")
     assert {one.name for one in SCORES if not one.name.startswith(evaluated)} <= found.keys()
     assert read_measures(tmp_path / "valid", "valid") == {}
-    write(tmp_path, "kld", Divergences(40, None, 4.25, None))
+    whole = {"contexts": 40, "sampled": None, "all_pairs": 4.25}
+    (tmp_path / "kld.json").write_text(json.dumps(whole))
     assert read_measures(tmp_path, "valid")["valid_kld"] == Score(4.25, "contexts:40|pairs:all")
 
 
@@ -92,7 +76,7 @@ WITH_SCORES = [name for name, measure in all_measures().items() if "scores" in v
 @pytest.mark.parametrize("text", [b"", b"\xff", b"{}", b"[1]", b"[" * 9**5, b'{"metrics": {}}'])
 def test_a_file_that_is_not_a_result_of_its_measure_is_refused(tmp_path, name, text):
     (tmp_path / f"{name}.json").write_bytes(text)
-    with pytest.raises(ScoreError, match=rf"{name}\.json: not a result of {name}"):
+    with pytest.raises(ValueError, match=rf"{name}\.json: not a result of {name}"):
         read_measures(tmp_path, "test")
 
 
@@ -111,7 +95,7 @@ def test_the_results_of_eval_lm_are_read_and_part_of_one_is_refused(tmp_path):
         given = f"tokens:82430|eval:static{words}", mass
         expected = {"test_perplexity": Score(55.72, *given), "test_bits": Score(5.8, *given)}
         assert read_eval_lm(log, "test") == expected
-    with pytest.raises(ScoreError, match=r"before_finetuning_valid\.log is missing; score"):
+    with pytest.raises(ValueError, match=r"before_finetuning_valid\.log is missing; score"):
         before_finetuning(tmp_path)
     (tmp_path / "before_finetuning_valid.log").write_text(LOG)
     found = {name: score.value for name, score in before_finetuning(tmp_path).items()}
@@ -121,31 +105,25 @@ def test_the_results_of_eval_lm_are_read_and_part_of_one_is_refused(tmp_path):
         (LOG.splitlines()[0], r"test\.log: fairseq-eval-lm has printed no result"),
     ):
         log.write_text(text)
-        with pytest.raises(ScoreError, match=message):
+        with pytest.raises(ValueError, match=message):
             read_eval_lm(log, "test")
 
 
 @pytest.mark.parametrize("in_pieces", [True, False])
 def test_models_of_pieces_are_compared_by_words_and_bytes_of_the_raw_text(tmp_path, in_pieces):
-    text, bits = "a bé\nc\n", 12 * 2.5
     for split in ("valid", "test"):
         log = "Evaluated 12 tokens in 1s\nLoss (base 2): 2.5, Perplexity: 5.66\n"
         (tmp_path / f"{split}.log").write_text(log)
     for folder in ("text", "data-bin", *["pieces"] * in_pieces):
         (tmp_path / folder).mkdir()
-    (tmp_path / "text" / "test.txt").write_text(text)
-    expected = {
-        "test_perplexity": Score(5.66, "tokens:12"),
-        "word_perplexity": Score(2.0 ** (bits / 5), "text_words:5"),
-        "bits_per_byte": Score(bits / len(text.encode()), "bytes:8"),
-    }
-    assert of_text(tmp_path / "test.log", tmp_path / "text" / "test.txt") == expected
+    (tmp_path / "text" / "test.txt").write_text("a bé\nc\n")
     found = read_scores(tmp_path, False, tmp_path / "data-bin")
     assert next(iter(found.items())) == ("test_perplexity", Score(5.66, "tokens:12|eval:static"))
-    assert expected.keys() <= found.keys() if in_pieces else "word_perplexity" not in found
+    names = ["test_perplexity", "word_perplexity", "bits_per_byte"]
+    assert (found.keys() >= {*names}) == in_pieces
     metrics = {name: score.value for name, score in found.items()}
     assert not [*below_floor({"metrics": metrics | {"test_unigram_perplexity": 30}})]
-    assert [is_perplexity(name) for name in expected] == [True, False, False]
+    assert [is_perplexity(name) for name in names] == [True, False, False]
     (tmp_path / "text" / "test.txt").write_text("c\n" * 13)
-    with pytest.raises(ScoreError, match=r"scores 12 tokens, but .* has 13 lines"):
+    with pytest.raises(ValueError, match=r"scores 12 tokens, but .* has 13 lines"):
         of_text(tmp_path / "test.log", tmp_path / "text" / "test.txt")

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from highrank_plugins.results import scoring
-from highrank_plugins.results.scoring import ScoreError, compare, read_hypotheses, read_lines, score
+from highrank_plugins.results.scoring import read_hypotheses, read_lines, score
 
 
 def generated(tmp_path, numbers, text="Satz"):
@@ -41,7 +41,7 @@ def test_missing_repeated_or_cut_hypotheses_are_errors(tmp_path, numbers, messag
     if "cut" in message:
         content = path.read_bytes()
         path.write_bytes(content[: content.index(b"Satz 3\n")])
-    with pytest.raises(ScoreError, match=message):
+    with pytest.raises(ValueError, match=message):
         read_hypotheses(path, 4)
 
 
@@ -62,12 +62,8 @@ def test_scores_have_signatures():
     assert {"tok:13a", "case:mixed"} <= {*perfect["sacrebleu"].signature.split("|")}
     assert score([r.lower() for r in references], references)["sacrebleu"].value < 100
     for hypotheses, other in ((["a"], references), ([], [])):
-        with pytest.raises(ScoreError, match="numbers must match and be at least 1"):
+        with pytest.raises(ValueError, match="numbers must match and be at least 1"):
             score(hypotheses, other)
-
-
-REFERENCES = ["Eine Nord-Süd-Linie fährt hier sehr oft.", "Er liest 10 Bücher, sie nicht."]
-HYPOTHESES = ["Eine Nord-Süd-Bahn fährt hier sehr oft.", "Er liest 10 Bücher, sie nicht."]
 
 
 def test_tokenised_bleu_equals_the_value_computed_by_hand_and_splitting_gives_credit_for_parts():
@@ -81,18 +77,9 @@ def test_tokenised_bleu_equals_the_value_computed_by_hand_and_splitting_gives_cr
     )
     # what perl -ple 's{(\S)-(\S)}{$1 ##AT##-##AT## $2}g' prints
     assert scoring.split_compounds("Ex-U-Boot") == "Ex ##AT##-##AT## U-Boot"
-    scores = scoring.tokenised_scores(HYPOTHESES[:1], REFERENCES[:1], "de", compound_split=True)
+    sides = ([f"Eine Nord-Süd-{word} fährt hier sehr oft."] for word in ("Bahn", "Linie"))
+    scores = scoring.tokenised_scores(*sides, "de", compound_split=True)
     plain, split = scores["bleu_tokenised"], scores["bleu_compound_split"]
     assert 0 < plain.value < split.value < 100
     assert "tok:none|smooth:none" in plain.signature
     assert plain.signature.endswith("-de") and split.signature.endswith("-de|compounds:split")
-
-
-def test_a_system_does_not_differ_from_itself(tmp_path):
-    baseline = tmp_path / "other.de"
-    baseline.write_text("".join(f"{line}\n" for line in HYPOTHESES))
-    paired = compare([baseline], tmp_path / "ours", HYPOTHESES, REFERENCES)
-    assert [s["p_value"] for s in paired["scores"]] == [None, 1.0]
-    baseline.write_text("one line\n")
-    with pytest.raises(ScoreError, match=r"other\.de: 1 lines for 2 (inputs|references)"):
-        compare([baseline], tmp_path / "ours", HYPOTHESES, REFERENCES)

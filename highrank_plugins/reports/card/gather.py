@@ -13,9 +13,9 @@ from torch import Tensor
 
 from highrank_plugins.analysis.predictions import target_ranks
 from highrank_plugins.common.formatting import Figure, Lines
-from highrank_plugins.data.binarising import count_words, sizes_of
 from highrank_plugins.measures import all_measures, base
 from highrank_plugins.reports.card.page import Absent, describe, parameter_parts
+from highrank_plugins.results.perplexity import training_counts
 
 if TYPE_CHECKING:
     from highrank_plugins.inference.collector import Collector
@@ -132,20 +132,11 @@ def _attempt(function: Callable[[], T]) -> Maybe[T]:
 
 def _words(loaded: LoadedModel, data: str | None) -> base.Words:
     """Return the layer and its words, with their counts if the data has the training text."""
-    words = loaded.words
-    if data is None:
-        return words
-    language = getattr(loaded.task.cfg, "target_lang", None)
-    name = f"train.*-*.{language}.idx" if language else "train.idx"
-    folder = Path(data.split(":")[0])
-    paths = [path for of in (name, f"shard*/{name}") for path in folder.glob(of)]
-    counts = torch.zeros(words.head.num_classes, dtype=torch.float64)
-    for path in paths:
-        if sizes_of(path) is None:  # another of fairseq's formats
-            return words
-        found = torch.from_numpy(count_words(path)[: len(counts)])
-        counts[: len(found)] += found
-    return replace(words, counts=counts) if paths else words
+    counts = None
+    if data is not None:
+        language = getattr(loaded.task.cfg, "target_lang", None)
+        counts = training_counts(Path(data.split(":")[0]), loaded.words.head.num_classes, language)
+    return loaded.words if counts is None else replace(loaded.words, counts=torch.tensor(counts))
 
 
 def _begun(

@@ -1,0 +1,110 @@
+"""Tools of the tests: tiers by seconds, tolerances that cannot fail, faster configurations."""
+
+import json
+import os
+
+import pytest
+import torch
+from hydra._internal import utils
+from hydra._internal.config_repository import CachingConfigRepository
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from tests import hydra_compose, tiers
+from tests.built import parse
+from tests.failing_tolerances import _judged
+from tests.trainings import NARROW, OUR_LOSS, TRANSLATION
+
+TESTS = """
+import pytest
+def test_quick(): pass
+def test_slow(): pass
+@pytest.mark.long
+def test_marked(): pass
+@pytest.mark.parametrize("n", [1, 2])
+def test_new(n): pass
+@pytest.mark.parametrize("n", range(6))
+def test_many(n): pass
+def test_huge(): pass
+"""
+MANY = ["many"] * 6
+
+
+@pytest.mark.parametrize(("options", "run"), [
+    ([], ["quick", "slow", "new", "new", *MANY, "huge"]),
+    (["--fast"], ["quick", "new", "new"]),
+    (["--sample"], ["quick", "slow", "new", "new", *MANY[:1]]),
+    (["--run-long"], ["quick", "slow", "marked", "new", "new", *MANY, "huge"]),
+])  # fmt: skip
+def test_tiers(pytester, monkeypatch, options, run):
+    seconds = {"slow": 1.0, "many": 15.0, "huge": 11.0}
+    entries = {f"test_of_tiers.py::test_{name}": s for name, s in seconds.items()}
+    monkeypatch.setattr(tiers, "FILE", pytester.path / "durations.json")
+    tiers.FILE.write_text(json.dumps(entries))
+    pytester.makepyfile(test_of_tiers=TESTS)
+    pytester.makeini("[pytest]\nmarkers = long: long")
+    ran = pytester.inline_run("-p", "no:randomly", *options, plugins=[tiers])
+    passed, _, failed = ran.listoutcomes()
+    names = [report.nodeid.partition("::test_")[2].partition("[")[0] for report in passed]
+    assert names == run and failed == []
+
+
+def test_what_takes_more_than_its_share_is_named_and_written_durations_forget_what_is_gone():
+    entries = {"a": 2.0, "b": 2.0}
+    found = tiers.slower({"a": 7.1, "b": 6.9, "new": 1.8, "quick": 1.9}, entries)
+    assert found == ["a took 7.1 s, its share is 7.0 s"]
+    assert tiers.slower({"new": 2.0}, entries) == ["new took 2.0 s, its share is 1.9 s"]
+    here, other = "tests/test_tools.py::test_", {"tests/test_package.py::test_a": 3.0}
+    entries = {f"{here}gone": 2.0, f"{here}b": 2.0, "tests/test_gone.py::test_a": 9.0, **other}
+    found = tiers.merged({f"{here}b": 0.1, f"{here}c": 1.26}, entries)
+    assert found == {f"{here}c": 1.3, **other}
+    for nodeid in ("a.py::test_b", "a.py::test_b[c@d]@e", "a.py::test_b@e"):
+        assert tiers.function_of(nodeid) == "a.py::test_b"
+
+
+# pytest 9.2 ignores the names that pytest-xdist 3.8 gives to groups, without a word
+@pytest.mark.xdist_group("together")
+@pytest.mark.skipif("PYTEST_XDIST_WORKER" not in os.environ, reason="one worker needs no groups")
+def test_tests_of_a_group_share_a_worker(request):
+    assert request.node.nodeid.endswith("@together")
+
+
+@pytest.mark.parametrize("compare", [torch.testing.assert_close, torch.allclose])
+def test_small_numbers_need_a_small_tolerance(compare):
+    small, judgements = torch.full((3,), 1e-7), []
+    compare = _judged(compare, judgements)
+    compare(small, small, rtol=1e-3, atol=1e-6)
+    compare(small, small, rtol=1e-3, atol=1e-9)
+    compare(torch.zeros(2), torch.zeros(2), rtol=0, atol=1)
+    compare(torch.arange(3), torch.arange(3), rtol=0, atol=9)
+    assert judgements == [False, True]
+    # whole collections are judged together
+    found = {"one": torch.zeros(2), "other": [torch.ones(2), torch.tensor(1)]}
+    compare = _judged(torch.testing.assert_close, judgements)
+    compare(found, found)
+    compare(found, found, atol=1, rtol=0)
+    assert judgements[2:] == [True, False]
+
+
+def test_a_test_whose_comparisons_cannot_fail_is_refused(pytester):
+    pytester.makeconftest('pytest_plugins = ["tests.failing_tolerances"]')
+    pytester.makepyfile(
+        "import torch\n"
+        "def compare(atol):\n"
+        "    torch.testing.assert_close(torch.ones(2), torch.ones(2), rtol=0, atol=atol)\n"
+        "def test_one():\n    compare(1)\n"
+        "def test_other():\n    compare(1); compare(0.1)\n"
+    )
+    result = pytester.runpytest("-p", "no:cacheprovider")
+    result.assert_outcomes(passed=2, errors=1)
+    assert "refused.py::test_one" in result.stdout.str().rpartition("short test summary")[2]
+
+
+def test_the_configuration_is_hydras(mt_data, monkeypatch):
+    line = [mt_data, "--arch", "transformer_mos_tiny", *TRANSLATION, *NARROW, *OUR_LOSS]
+    odd = ["--adam-betas", "(0.9, 0.98)", "--lr", "0.1,0.2", "--head-context-scale", "4"]
+    ours = [parse([*line, *odd]), parse([*line, *odd])]
+    monkeypatch.setattr(CachingConfigRepository, "__init__", hydra_compose.STOCK_INIT)
+    monkeypatch.setattr(OverridesParser, "parse_rule", hydra_compose.STOCK_PARSE)
+    monkeypatch.setattr(utils, "inspect", hydra_compose.inspect)
+    stock = parse([*line, *odd])
+    assert ours == [stock, stock]
