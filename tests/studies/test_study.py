@@ -68,13 +68,15 @@ def test_five_kills_do_not_change_a_byte_of_the_table(tmp_path):
 
 
 def test_a_member_starts_no_later_than_three_seconds_after_its_turn(tmp_path):
-    for attempt in range(3):  # other programs may hold one up
-        file = write_stub(tmp_path / str(attempt), seeds=[1])  # each member takes a moment
-        now = time.monotonic()
-        assert run_study(file, "--jobs", 1).returncode == 0
-        if time.monotonic() - now < 3 * 3:
-            return
-    pytest.fail("three members took more than nine seconds")
+    late = []
+    while len(late) < 3 and min(late, default=9) > 3:  # other programs may hold one up
+        file = write_stub(tmp_path / str(len(late)), seeds=[1])
+        tables(file, "--jobs", 1)
+        members = file.parent / "exp" / "stub" / "members"
+        began = sorted(path.stat().st_mtime for path in members.glob("*/starts"))
+        ended = sorted(path.stat().st_mtime for path in members.glob("*/results.json"))
+        late.append(max(began[1] - ended[0], began[2] - ended[1]))
+    assert min(late) <= 3, late
 
 
 def test_studies_share_members_whose_results_are_linked_by_name(tmp_path):

@@ -128,7 +128,7 @@ def test_multimode_fits_every_head(tmp_path):
     (["dirichlet", "--dim", "2,x"], "--dim 2,x: expected whole numbers separated by commas"),
     (["dirichlet", "--dim", "0,2"], "--dim 0,2: must be at least 1"),
     (["dirichlet", "--dim", "2,2"], "--dim 2,2: 2 is given twice; give it once"),
-    (["multimode", "--heads", "mos,"], "--heads 'mos,': expected names separated by commas"),
+    (["multimode", "--heads", "mos,"], "--heads mos,: expected names separated by commas"),
     (["spamlang", "--heads", "mos, mos"], "--heads mos, mos: mos is given twice"),
     (["spamlang", "--dim", "8", "--backward-rank", "0"], "must lie in [1, 8)"),
     (["spamlang", "--dim", "4,8", "--backward-rank", "2,8"], "--backward-rank 8: must lie in"),
