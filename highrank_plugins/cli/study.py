@@ -257,10 +257,7 @@ def _run(
 def _submit(read: Study, members: list[PreparedMember], folder: Path, jobs: int | None) -> None:
     check_characters([str(folder), *sys.argv])
     claim(folder, read.file)
-    arguments = (
-        sys.argv[1:] if sys.argv[1:2] in (["study"], ["ladder"]) else ["study", str(read.file)]
-    )
-    arguments = [word for word in arguments if word != "--slurm"]
+    arguments = [word for word in sys.argv[1:] if word != "--slurm"]
     # tasks need not have the PATH of this environment
     command = python("-m", "highrank_plugins.cli", *arguments)
     script = array_script(read, members, folder, command, jobs)

@@ -96,7 +96,7 @@ LARGE = {"lr": [*range(100)], "dropout": [*range(100)]}
         ({"members": {"a_lr_1": MOS, "a": MOS | {"grid": {"lr": [1]}}}},
          r"layers.yaml:\d+: members.a: a second member named a_lr_1"),
         (of(gird={}), r"yaml:\d+: members.a.gird: unknown key; did you"),
-        (of() | {"seeds": [1, 1]}, "a seed is listed twice"),
+        (of() | {"seeds": [1, 1]}, "seeds: 1 is listed twice"),
         (of() | {"seeds": [-1]}, r"yaml:\d+: seeds.0: Input should be greater"),
         (of() | {"seeds": [2**32]}, r"yaml:\d+: seeds.0: Input should be less"),
         ({"members": {}}, "members: Dictionary should have at least 1"),
