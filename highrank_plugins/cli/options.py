@@ -70,11 +70,11 @@ Changes = Annotated[
     ),
 ]
 
-Value = TypeVar("Value", int, float, str)
+Number = TypeVar("Number", int, float, str)
 _KINDS: Mapping[Any, str] = {int: "whole numbers", float: "numbers", str: "names"}
 
 
-def numbers(option: str, text: str, kind: Callable[[str], Value]) -> list[Value]:
+def numbers(option: str, text: str, kind: Callable[[str], Number]) -> list[Number]:
     """Return the numbers, or the names, in `text`, the value of an option."""
     words = [word.strip() for word in text.split(",")]
     try:
