@@ -79,12 +79,10 @@ def clean_texts(
 
 def language_pair(text: str) -> tuple[str, str]:
     """Return source and target."""
-    source, comma, target = text.partition(",")
-    if not (source and comma and target) or "," in target:
+    pair = names("--languages", text)
+    if len(pair) != 2:
         raise ValueError(f"--languages {text}: expected SOURCE,TARGET, for example en,de")
-    if source == target:
-        raise ValueError(f"--languages {text}: source and target are the same language")
-    return source, target
+    return pair[0], pair[1]
 
 
 def check_text(

@@ -70,33 +70,26 @@ Changes = Annotated[
     ),
 ]
 
-Number = TypeVar("Number", int, float)
-
-
-def names(option: str, text: str) -> list[str]:
-    """Return the names in `text`, the value of an option."""
-    found = [word.strip() for word in text.split(",")]
-    if "" in found:
-        raise ValueError(f"{option} {text!r}: expected names separated by commas")
-    _refuse_repeated(option, text, found)
-    return found
+Number = TypeVar("Number", int, float, str)
+_KINDS: Mapping[Any, str] = {int: "whole numbers", float: "numbers", str: "names"}
 
 
 def numbers(option: str, text: str, kind: Callable[[str], Number]) -> list[Number]:
-    """Return the numbers in `text`, the value of an option."""
+    """Return the numbers, or the names, in `text`, the value of an option."""
+    words = [word.strip() for word in text.split(",")]
     try:
-        found = [kind(word) for word in text.split(",")]
+        found = [kind(word) for word in words if word]
     except ValueError:
-        what = "whole numbers" if kind is int else "numbers"
-        raise ValueError(f"{option} {text}: expected {what} separated by commas") from None
-    _refuse_repeated(option, text, found)
+        found = []
+    if len(found) < len(words):
+        raise ValueError(f"{option} {text}: expected {_KINDS[kind]} separated by commas")
+    if twice := [value for value in found if found.count(value) > 1]:
+        raise ValueError(f"{option} {text}: {twice[0]} is given twice; give it once")
     return found
 
 
-def _refuse_repeated(option: str, text: str, values: Sequence[str | float]) -> None:
-    for value in values:
-        if values.count(value) > 1:
-            raise ValueError(f"{option} {text}: {value} is given twice; give it once")
+def names(option: str, text: str) -> list[str]:
+    return numbers(option, text, str)
 
 
 def refuse_idle(options: BlockOptions, used: Collection[str], why: str) -> None:

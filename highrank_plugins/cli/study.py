@@ -13,6 +13,7 @@ import typer
 
 from highrank_plugins.cli.options import assignments, print_tables, refuse_idle
 from highrank_plugins.common.blocks import BlockOptions, option
+from highrank_plugins.common.files import write_json
 from highrank_plugins.common.folders import held
 from highrank_plugins.common.processes import python
 from highrank_plugins.data.own_text import check_recipe
@@ -180,10 +181,10 @@ def _held(
     if at_most is not None and at_most > listed:
         raise ValueError(f"--at-most {at_most}: {read.file} lists {listed} seeds; list more")
     is_member = options.only in {None, *(one.name for one in read.members)}  # no trial, no typo
-    first = at_most if is_member and not (options.dry_run or only_plans) else None
-    planned = plan.planned(
-        folder, first, lambda n: plan.new_plan(read, prepare(read, options.exp_dir), n)
-    )
+    planned = plan.planned(folder)
+    if at_most and planned is None and is_member and not (options.dry_run or only_plans):
+        planned = plan.new_plan(read, prepare(read, options.exp_dir), at_most)
+        write_json(folder / plan.FILE, planned)
     most = at_most or (None if planned is None else int(planned["seeds"]))
     if most is None or only_plans:
         return read, planned, most
@@ -256,10 +257,7 @@ def _run(
 def _submit(read: Study, members: list[PreparedMember], folder: Path, jobs: int | None) -> None:
     check_characters([str(folder), *sys.argv])
     claim(folder, read.file)
-    arguments = (
-        sys.argv[1:] if sys.argv[1:2] in (["study"], ["ladder"]) else ["study", str(read.file)]
-    )
-    arguments = [word for word in arguments if word != "--slurm"]
+    arguments = [word for word in sys.argv[1:] if word != "--slurm"]
     # tasks need not have the PATH of this environment
     command = python("-m", "highrank_plugins.cli", *arguments)
     script = array_script(read, members, folder, command, jobs)

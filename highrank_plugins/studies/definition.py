@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, PositiveInt
+from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt
 
 import highrank_plugins
 from highrank_plugins.common.blocks import (
@@ -46,25 +46,17 @@ def _writable(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _distinct(seeds: list[int]) -> list[int]:
-    if len({*seeds}) < len(seeds):
-        raise ValueError(f"{seeds}: a seed is listed twice")
-    return seeds
+def _distinct(values: list[Any]) -> list[Any]:
+    if twice := [value for value in values if values.count(value) > 1]:
+        raise ValueError(f"{twice[0]} is listed twice")
+    return values
 
 
 Changes = Annotated[Values, AfterValidator(_short)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]  # as NumPy takes it
 Seeds = Annotated[list[Seed], Field(min_length=1), AfterValidator(_distinct)]
+Multiples = Annotated[list[PositiveFloat], Field(min_length=2), AfterValidator(_distinct)]
 TriedRates = Mapping[str, Mapping[float, float]]  # system → multiple → nats
-
-
-def _multiples(rates: list[float]) -> list[float]:
-    if not all(0 < rate < math.inf for rate in rates) or len({*rates}) < max(2, len(rates)):
-        raise ValueError("expected two or more different numbers above 0, such as [0.3, 1, 3]")
-    return rates
-
-
-Multiples = Annotated[list[float], AfterValidator(_multiples)]
 
 
 class MatchSettings(BlockOptions):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import BeforeValidator, Field
 
 from highrank_plugins.common.blocks import BlockOptions, Tree, read_tree, validated
 from highrank_plugins.results.doubts import flat_settings
@@ -30,20 +30,6 @@ DECADE = 10
 _TOKENS = "max_update max_epoch max_tokens batch_size bptt tokens_per_sample update_freq".split()
 
 
-def _three(found: dict[str, Any]) -> dict[str, Any]:
-    if len(found) < 3:
-        raise ValueError(f"{len(found)} sizes, and any two fit a line; give three, or better four")
-    return found
-
-
-def _number(value: Any) -> Any:
-    """Return a number, also if YAML reads it as text, such as 1e9."""
-    try:
-        return float(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
-
-
 def _two(seeds: Any) -> Any:
     if (len(seeds) if isinstance(seeds, list) else seeds if isinstance(seeds, int) else 0) < 2:
         raise ValueError(f"expected two seeds or more, their number or a list, got {seeds!r}")
@@ -52,19 +38,12 @@ def _two(seeds: Any) -> Any:
     return [*range(1, seeds + 1)] if isinstance(seeds, int) else seeds
 
 
-def _near(factor: float) -> float:
-    if not 1 < factor <= DECADE:
-        said = f"choose above 1 and up to {DECADE}, a decade"
-        raise ValueError(f"{factor:g} times the largest size: {said}")
-    return factor
-
-
 class _JudgedSettings(BlockOptions):
     """Hold what a file of runs and one of points say; `target` is in computes of the largest."""
 
     baseline: str
     metric: str
-    target: Annotated[float, AfterValidator(_near)] = DECADE
+    target: float = Field(DECADE, gt=1, le=DECADE)
 
     @property
     def in_nats(self) -> bool:
@@ -81,7 +60,7 @@ class SizeSettings(BlockOptions):
 
     seeds: Annotated[Seeds, BeforeValidator(_two)]
     set: Changes = Field({})
-    compute: Annotated[float | None, Field(gt=0), BeforeValidator(_number)] = None
+    compute: float | None = Field(None, gt=0, strict=False)  # YAML reads 1e9 as text
 
 
 class LadderSettings(_JudgedSettings, RunSettings):
@@ -91,7 +70,7 @@ class LadderSettings(_JudgedSettings, RunSettings):
     width: str = ""
     rules: dict[str, float] = Field({})
     arms: dict[str, ArmSettings] = Field(min_length=2)
-    sizes: Annotated[dict[str, SizeSettings], AfterValidator(_three)]
+    sizes: dict[str, SizeSettings] = Field(min_length=3)  # any two fit a line
 
 
 class PointSettings(_JudgedSettings):
@@ -99,7 +78,7 @@ class PointSettings(_JudgedSettings):
 
     metric: str = "loss"
     deviation: Annotated[float, Field(gt=0)]
-    points: Annotated[dict[str, dict[str, float]], AfterValidator(_three)]
+    points: dict[str, dict[str, float]] = Field(min_length=3)
 
 
 @dataclass(frozen=True)
@@ -140,6 +119,14 @@ def read_ladder(file: Path, options: Mapping[str, str] | None = None) -> Ladder:
     return Ladder(tree, settings, arms, settings.sizes, replace(study, tuned_by=names))
 
 
+def _number(value: Any) -> float:
+    """Return a number of a file, also of text such as 1e9; NaN of other text."""
+    try:
+        return float(str(value))
+    except ValueError:
+        return math.nan
+
+
 def _arms(settings: _JudgedSettings, arms: Mapping[str, Any], tree: Tree) -> list[str]:
     """Return the arms, baseline first; refuse none of it, and a metric that judges nothing."""
     check_baseline(settings.baseline, arms, tree)
@@ -155,14 +142,14 @@ def _arms(settings: _JudgedSettings, arms: Mapping[str, Any], tree: Tree) -> lis
 def _check_points(settings: PointSettings, tree: Tree) -> None:
     """Refuse points with other arms than the first, or without a compute of their own."""
     first, arms = next(iter(settings.points.items()))
-    computes = [_number(compute) for compute in settings.points]
+    computes = [*map(_number, settings.points)]
     for at, (compute, row) in zip(computes, settings.points.items(), strict=True):
         place = (tree, "points", compute)
         if apart := sorted({*row} ^ {*arms}):
             has, lacks = (compute, first)[:: 1 if apart[0] in row else -1]
             same = "give each size the same arms"
             raise wrong(f"{has} has {apart[0]}, and {lacks} has not: {same}", *place)
-        if not (isinstance(at, float) and 0 < at < math.inf and computes.count(at) == 1):
+        if not 0 < at < math.inf or computes.count(at) > 1:
             raise wrong("expected the compute of a run, which no other size has", *place)
         if settings.in_nats and not min(row.values(), default=1) > 0:
             raise wrong("a perplexity is above 0", *place)
@@ -179,10 +166,7 @@ def _check_sizes(settings: LadderSettings, tree: Tree) -> None:
     ):
         if not what:
             continue
-        try:
-            numbers = [float(str(value)) for value in values]
-        except ValueError:
-            numbers = [0.0]
+        numbers = [*map(_number, values)]
         if not all(0 < n < math.inf for n in numbers) or numbers != sorted({*numbers}):
             said = f"{what} of the sizes is {', '.join(map(str, values))}: expected numbers above 0"
             raise wrong(f"{said}, the smallest first, no two alike", tree, "sizes", names[-1])

@@ -196,11 +196,10 @@ def ladder_tables(
     sizes = list(ladder.sizes)
     looked = {name: getattr(ladder.settings, name) for name in ("metric", "baseline", "target")}
     looked |= {"sizes": sizes, "computes": {n: at for n, (at, _) in measured.rungs.items()}}
-    notes += tables.changed_settings(of, looked)
     held = tables.other_sizes(of, sizes, ladder.systems)
     late = {one: OTHER_SIZES for one, arm in ladder.systems.items() if arm in held}
     reasons = late | tables.untested(of)
-    tables.keep_look(of, reasons, looked)
+    notes += tables.look(of, reasons, looked)
     if not measured.rungs:
         return tables.no_records(of, [*notes, *measured.notes])
     for why in dict.fromkeys(reasons.values()):

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -60,15 +60,11 @@ def read_mapping(file: Path, kind: type = object, damaged: str = DAMAGED) -> dic
     return found
 
 
-def planned(
-    folder: Path, at_most: int | None = None, new: Callable[[int], StudyPlan] | None = None
-) -> StudyPlan | None:
-    """Return the plan of a study; without one, what `new` makes of `at_most` seeds, or None."""
+def planned(folder: Path) -> StudyPlan | None:
+    """Return the plan of a study, if it has one."""
     file = folder / FILE
     if not file.exists():
-        if at_most is None or new is None:
-            return None
-        write_json(file, new(at_most))
+        return None
     plan = read_mapping(file)
     keys, seeds, most = (plan.get(name) for name in ("keys", "seeds", "most"))
     whole = type(seeds) is type(most) is int and 2 <= seeds <= most <= MOST_MEMBERS

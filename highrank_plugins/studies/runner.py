@@ -1,5 +1,6 @@
 """Run the members of a study: here, one for each core or GPU, or as an array of SLURM's jobs."""
 
+import fcntl
 import os
 import re
 import shlex
@@ -8,24 +9,45 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from highrank_plugins.common import stop_request
-from highrank_plugins.common.files import require_space, write_text
+from highrank_plugins.common.files import open_own, require_space, write_text
 from highrank_plugins.common.processes import usable_cores
 from highrank_plugins.common.provenance import hardware, machine_kind
+from highrank_plugins.results.record import RESULTS
 from highrank_plugins.results.results_table import unknown_metric
-from highrank_plugins.studies import watch as watching
 from highrank_plugins.studies.definition import Study, as_word
-from highrank_plugins.studies.members import PreparedMember
-from highrank_plugins.studies.watch import GPU, Environment, Running
+from highrank_plugins.studies.members import DIVERGED, PreparedMember
 from highrank_plugins.training.launch import batch_job
 
+WAIT = 0.05  # seconds between two polls of the running members
+# messages of fairseq and our layers about a training run whose loss is NaN
+_DIVERGED = re.compile(
+    r"FloatingPointError|Minimum loss scale reached|\b(loss|gradient)s?\b.*\bnan\b", re.IGNORECASE
+)
+USAGE = 2  # exit code of a recipe that refuses its options or text
+_REFUSAL = re.compile(r"^(?:highrank: |[-\d]{10} [:\d]{8} error: )(.+)", re.MULTILINE)
+_TAIL = 20_000  # bytes at the end of a log that are read
 GRACE = 180  # seconds before its time limit at which a task is warned
 # SLURM warns the script alone, and later ends every process of the task
 _REQUEUE = "if [[ -n $asked ]] && ((code > 0)); then requeue; fi"
+GPU = "CUDA_VISIBLE_DEVICES"
+Environment = Mapping[str, str]
+
+
+@dataclass
+class Running:
+    """Hold a started member; its output begins at `begin` in the log."""
+
+    member: PreparedMember
+    environment: Environment
+    process: subprocess.Popen[bytes]
+    log: Path
+    begin: int
 
 
 def slots(threads: int, jobs: int | None) -> list[Environment]:
@@ -92,32 +114,110 @@ def run_members(
     running: list[Running] = []
     problem: ValueError | None = None
     told: set[str] = set()
-    watch = watching.Watch(len(members), say)
     with stop_request.handlers_restored():
         for number in (signal.SIGTERM, signal.SIGINT):  # ends this process after its recipes
             signal.signal(number, _stop)
         try:
             while waiting or running:
-                elsewhere = _elsewhere(waiting, told, watch.tell)
+                elsewhere = _elsewhere(waiting, told, say)
                 startable = [member for member in waiting if member not in elsewhere]
                 if startable and len(running) + len(elsewhere) < len(environments):
                     if problem := _problem_of(members, metric):
                         waiting = []  # lets running members finish
                         continue
                     waiting.remove(startable[0])
-                    running.append(watching.start(startable[0], free, elsewhere, logs))
-                    watch.tell(f"{running[-1].member.name}: started, log {running[-1].log}")
+                    running.append(start(startable[0], free, elsewhere, logs))
+                    say(f"{running[-1].member.name}: started, log {running[-1].log}")
                     continue
                 for one in [one for one in running if one.process.poll() is not None]:
                     running.remove(one)
                     free.append(one.environment)
-                    watch.tell(f"{one.member.name}: {watching.ended(one)}")
-                watch.show(running, len(waiting))
-                time.sleep(watching.WAIT)
+                    say(f"{one.member.name}: {ended(one)}; {len(waiting) + len(running)} left")
+                time.sleep(WAIT)
         finally:
-            watching.end([one.process for one in running])
+            end([one.process for one in running])
     if problem is not None:
         raise problem
+
+
+def start(
+    member: PreparedMember, free: list[Environment], elsewhere: Sequence[PreparedMember], logs: Path
+) -> Running:
+    """Start a member in one of the free environments, whose GPU no other process has."""
+    notes = [other.note("gpu") for other in elsewhere]
+    used = [note.read_text() for note in notes if note.is_file()]
+    environment = next((one for one in free if one.get(GPU) not in used), free[0])
+    free.remove(environment)
+    log = logs / f"{member.name}.log"
+    member.note("failed").unlink(missing_ok=True)
+    if GPU in environment:
+        write_text(member.note("gpu"), environment[GPU])
+    begin = log.stat().st_size if log.exists() else 0
+    with open_own(log, "ab") as file:
+        process = subprocess.Popen(
+            member.command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **environment},
+            start_new_session=True,  # one process group, which is killed together
+        )
+    return Running(member, environment, process, log, begin)
+
+
+def _tail(path: Path, begin: int = 0) -> str:
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        file.seek(max(begin, file.seek(0, os.SEEK_END) - _TAIL))
+        return file.read().decode(errors="replace")
+
+
+def ended(one: Running) -> str:
+    """Record how a recipe ended, and return it."""
+    member, code = one.member, one.process.returncode
+    tail = _tail(one.log, one.begin)
+    what = f"failed with exit code {code}" if code else f"has written no {RESULTS}"
+    if code == 0 and member.record.is_file():
+        try:
+            member.metrics()
+        except ValueError:
+            what = f"has written a damaged {RESULTS}"
+        else:
+            write_text(member.note("done"), member.name + "\n")
+            return member.problem() or "done"
+    elif code == stop_request.REQUEUE:
+        what = "stopped; run the same command to resume it"
+    elif code == USAGE and (said := _REFUSAL.findall(tail)):
+        what = f"refused: {said[-1]}"
+    elif _DIVERGED.search(tail):
+        what = DIVERGED
+    write_text(member.note("failed"), what + "\n")
+    return what
+
+
+def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Ask recipes to stop, and wait: their training runs save a checkpoint first."""
+    for process in processes:
+        with suppress(ProcessLookupError):  # it has just ended
+            os.killpg(process.pid, signal.SIGTERM)
+    for process in processes:
+        process.wait()
+        with suppress(ProcessLookupError):  # until the last one of its group has ended
+            while True:
+                os.killpg(process.pid, 0)
+                time.sleep(WAIT)
+
+
+def in_use(run_dir: Path) -> bool:
+    lock = run_dir / ".lock"
+    if lock.is_file():
+        with open_own(lock, "a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # as the flock of the recipes
+            except BlockingIOError:
+                return True
+    return False
 
 
 def _problem_of(members: Sequence[PreparedMember], metric: str | None) -> ValueError | None:
@@ -149,7 +249,7 @@ def _elsewhere(
     for member in [member for member in waiting if member.is_done()]:
         waiting.remove(member)  # perhaps just now, by another study
         say(f"{member.name}: already done")
-    elsewhere = [member for member in waiting if watching.in_use(member.run_dir)]
+    elsewhere = [member for member in waiting if in_use(member.run_dir)]
     for member in elsewhere:
         if member.name not in told:
             told.add(member.name)

@@ -66,8 +66,7 @@ def _compare(of: Standing, records: list[Path], notes: list[str]) -> list[Table]
     reasons, test = untested(of), plans.test_of(of.study, of.plan)
     compared = compare_records(records, settings.metric, baseline, test, untested=reasons)
     looked = {"metric": compared.metric, "baseline": compared.baseline, "test": settings.test}
-    keep_look(of, reasons, looked)
-    notes = [*notes, *rate_notes(of.study.rates, "lr"), *changed_settings(of, looked)]
+    notes = [*notes, *rate_notes(of.study.rates, "lr"), *look(of, reasons, looked)]
     own = compared.notes
     if compared.baseline is None:  # drops a note about an option of `highrank compare`
         own = [note for note in own if not note.startswith("Nothing is tested")]
@@ -129,20 +128,18 @@ def untested(of: Standing) -> dict[str, str]:
     return found
 
 
-def keep_look(of: Standing, reasons: Mapping[str, str], settings: Mapping[str, Any]) -> None:
-    """Keep what a table has no test of and, of a whole one without a plan, its seeds."""
-    plan = of.plan
+def look(of: Standing, reasons: Mapping[str, str], settings: Mapping[str, Any]) -> Iterator[str]:
+    """Keep what a table has no test of and, of a whole one without a plan, its seeds.
+
+    Yield a note on settings that differ from those of the first whole table.
+    """
+    plan, before, changed = of.plan, _looks(of.folder), dict[str, str]()
     several = plan is not None and plan["most"] > plan["seeds"]
     seen = dict.fromkeys(of.systems, ELSEWHERE) if several else {}
     write_json(of.folder / UNTESTED, seen | dict(reasons))
     if plan is None and NOT_RUN not in of.problems.values():
         found = {key: {**settings, "seeds": seeds} for key, seeds in _groups(of).items()}
-        write_json(of.folder / LOOKS, found | _looks(of.folder))
-
-
-def changed_settings(of: Standing, settings: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a note on settings that differ from those of the first whole table."""
-    before, changed = _looks(of.folder), dict[str, str]()
+        write_json(of.folder / LOOKS, found | before)
     for one in of.members:
         for name, now in settings.items():
             then = before.get(one.system_key, {}).get(name, now)

@@ -149,18 +149,6 @@ def test_kld_of_two_checkpoints_equals_that_of_the_whole_matrices(stream_data, m
     assert some["sampled"] == pytest.approx(drawn(p, q, 30), rel=1e-4)
 
 
-def test_reach_needs_another_model(mos, stream_data, tmp_path):
-    softmax = build(stream_data, arch="awd_lstm_lm_softmax")
-    path = write_checkpoint(tmp_path / "softmax.pt", softmax)
-    size = [*SIZE, "--contexts", 3, "--most", 8]
-    found = analyse(tmp_path, "reach", path, stream_data, *size, "--other", mos[0])
-    assert (found["contexts"], found["most"], len(found["sets"])) == (3, 8, 3)
-    assert all(a >= b for a, b in zip(found["sets"], found["probabilities"], strict=True))
-    refused("reach needs --other", "measure", "reach", path, stream_data, *size)
-    words = ["measure", "reach", *mos, *size, "--other", mos[0]]
-    refused("reach: not applicable to mos", *words)
-
-
 def test_components_report_the_gates_and_the_slopes(stream_data, lm_data, tmp_path):
     built = build(stream_data, "--head-frequent-ratio", 0.5, arch="awd_lstm_lm_mixtape")
     path = write_checkpoint(tmp_path / "a.pt", built)
@@ -187,15 +175,14 @@ def test_components_report_the_gates_and_the_slopes(stream_data, lm_data, tmp_pa
         (["kld", "--pairs", "some"], "--pairs some: expected whole numbers"),
         (["predictions", "--top", "0"], "--top 0: must be at least 1"),
         (["predictions", "--bands", "5,5"], "--bands 5,5: 5 is given twice; give it once"),
-        (["spectrum", "--split", "nothing"], "nothing"),
         (["spectrum", "--plot", "a.gif"], "--plot a.gif: the name must end with .png"),
-        (["spectrum", "--dtype", "float32", "--method", "svd"], "'svd'"),
         (["spectrum", "--dtype", "float64", "--method", "gram"], "use --method tsqr, or --dtype"),
         (["components", "--ends", "5"], "--ends needs a layer with gates per word"),
         (["retention", "--device", "tpu"], "--device tpu: torch sees no such device"),
         (["kld,spectrm"], "unknown measure 'spectrm'; did you mean 'spectrum'?"),
         (["kld", "--top", "1"], "--top 1: changes nothing for kld; it is an option of predictions"),
         (["saturation", "--tokens", "9"], "--tokens: changes nothing for saturation; leave it"),
+        (["reach", "--contexts", "3"], "reach needs --other"),
         (["kld,spectrum", "--other", __file__], "spectrum takes one model; leave it out"),
         (["kld,spectrum", "--plot", "a.png"], "--plot a.png: draws one measure; name one"),
     ],

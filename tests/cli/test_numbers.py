@@ -108,21 +108,11 @@ def test_the_first_update_tensor_and_digit_are_named(machine):
     assert line.startswith(place) and f"{other!r} here, {norm} in ours" in line
     assert 5 <= int(line.removeprefix(place).partition(":")[0]) <= 7
     assert "other numbers than ours did: 3 of 5 training runs" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("here", "ours", "digit"),
-    [(5.743738, 5.743739, 7), (1.2, 1.3, 2), (2.0, 1.0, 1), (1.0, 1.0, 18), (math.nan, 1.0, 1),
-     (1.0, 0.0, 1), (0.00123, 0.00124, 3)],
-)  # fmt: skip
-def test_the_digit_is_named_even_if_digests_alone_differ(machine, monkeypatch, here, ours, digit):
-    known = deepcopy(KNOWN)
-    monkeypatch.setattr(numbers, "read_json", lambda path: known)
-    change(machine, "lstm_softmax", "loss", 10, f"00000000:{here!r}")
-    change(known["kinds"][KIND], "lstm_softmax", "loss", 10, f"11111111:{ours!r}")
-    done = doctor()
-    assert done.exit_code == 1
-    assert f"DIFFERS at update 10, loss, digit {digit}: {here!r} here" in done.stdout
+    for here, ours, digit in (
+        (5.743738, 5.743739, 7), (1.2, 1.3, 2), (2.0, 1.0, 1), (1.0, 1.0, 18),  # digests differ
+        (math.nan, 1.0, 1), (1.0, 0.0, 1), (0.00123, 0.00124, 3),
+    ):  # fmt: skip
+        assert numbers.first_digit(here, ours) == digit
 
 
 def test_numbers_are_added_to_their_file_alone_and_old_ones_dropped(machine, monkeypatch, tmp_path):

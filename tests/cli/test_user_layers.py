@@ -93,15 +93,25 @@ def test_the_documented_lines_run(documented, home):
     assert "| `arcsinh` | f(z) = c asinh(z / c). | c 30.0 |" in heads
 
 
-def test_a_users_layer_has_a_language_model_architecture_too(lm_data, home, tmp_path):
-    options = ["--head-temperature", 3, "--max-update", 2, "--head-monitor", 1]
-    words = [*LANGUAGE_MODEL, *NARROW_LM, *OUR_LOSS, *options, "--save-dir", tmp_path]
-    at = [lm_data, "--user-dir", home / "my_layers"]
-    assert (
-        "gradient_retention" in run("train", *at, "--arch", "transformer_lm_cooled", *words).output
-    )
-    task = ["--task", "language_modeling", "--tokens-per-sample", 32]
-    assert "Perplexity" in run("eval-lm", *at, "--path", last(tmp_path), *task, *TINY).output
+def test_a_users_layer_has_language_models_which_are_evaluated(
+    lm_data, stream_data, home, tmp_path
+):
+    user_dir = ["--user-dir", home / "my_layers"]
+    words = [*LANGUAGE_MODEL, *NARROW_LM, *OUR_LOSS, "--head-temperature", 3, "--max-update", 2]
+    words += ["--head-monitor", 1, "--save-dir", tmp_path / "lm", "--arch", "transformer_lm_cooled"]
+    assert "gradient_retention" in run("train", lm_data, *user_dir, *words).output
+    words = ["--task", "language_modeling", "--tokens-per-sample", 32, *TINY, *user_dir]
+    assert "Perplexity" in run("eval-lm", lm_data, "--path", last(tmp_path / "lm"), *words).output
+
+    options = [*CERTAIN, "--max-update", 2, "--optimizer", "adam", "--lr", 0.01, *user_dir]
+    train_streams(stream_data, tmp_path, *options, arch="awd_lstm_lm_arcsinh")
+    where = [last(tmp_path), stream_data, "--output", tmp_path / "out.json"]
+    steps = "--lr 0.01 --eps 0.001 --lambda 0.01 --train-batch-size 10".split()
+    highrank(home, "evaluate", "dynamic", *where, *steps)
+    cache = "--theta 0.5 --lambda 0.2 --window 9".split()
+    refused = attempt("highrank", "evaluate", "cache", *where, *cache)
+    assert refused.code == 2 and ASKS in refused.output
+    highrank(home, "evaluate", "cache", *where, *cache)
 
 
 def test_yaml_trains_a_users_layer_and_the_checkpoint_holds_its_default(home, tmp_path):
@@ -115,40 +125,29 @@ def test_yaml_trains_a_users_layer_and_the_checkpoint_holds_its_default(home, tm
     assert (model["head_pointwise"], model["head_arcsinh_c"]) == ("arcsinh", 30.0)
 
 
-def test_a_users_layer_is_collected_and_described(cooled, home, tmp_path):
+def test_commands_take_a_users_layer_and_ask_for_its_user_dir(cooled, home, tmp_path):
+    data, model, back = home / "data-bin", tmp_path / "model", tmp_path / "back.pt"
     card = ["--output", tmp_path / "card.html", "--json", tmp_path / "card.json"]
-    highrank(home, "analyse", "card", cooled, home / "data-bin", "--tokens", 40, *card)
+    for words in (
+        ["analyse", "card", cooled, data, "--tokens", 40, *card],
+        ["analyse", "collect", cooled, data, "--output", tmp_path / "maps"],
+        ["measure", "spectrum", cooled, data],
+        ["model", "export", cooled, "--data", data, "--output", model],
+        ["model", "import", model, "--output", back],
+    ):
+        refused = attempt("highrank", *words)
+        assert refused.code == 2 and ASKS in refused.output, words
+        highrank(home, *words)
     head = json.loads((tmp_path / "card.json").read_text())["configuration"]["head"]
     assert (head["structure"], head["temperature"], head["arcsinh c"]) == ("cooled", 3.0, 30.0)
-    highrank(home, "analyse", "collect", cooled, home / "data-bin", "--output", tmp_path / "maps")
     assert (tmp_path / "maps" / "log_probs.npy").exists()
-
-
-def test_an_exported_model_can_be_imported(cooled, home, tmp_path):
-    folder = tmp_path / "model"
-    highrank(home, "model", "export", cooled, "--output", folder, "--data", home / "data-bin")
-    assert "--user-dir my_layers --path" in (folder / "README.md").read_text()
-    highrank(home, "model", "import", folder, "--output", tmp_path / "back.pt")
-    assert same(parameters(tmp_path / "back.pt"), parameters(cooled))
+    assert "--user-dir my_layers --path" in (model / "README.md").read_text()
+    assert same(parameters(back), parameters(cooled))
     options = [*TINY, "--user-dir", home / "my_layers", "--max-len-b", 5]
-    texts = [
-        run("generate", home / "data-bin", "--path", path, *options).lines("H-")
-        for path in (cooled, tmp_path / "back.pt")
-    ]
+    texts = [run("generate", data, "--path", p, *options).lines("H-") for p in (cooled, back)]
     assert texts[0] == texts[1]
-
-
-def test_dynamic_evaluation_and_cache_score_a_users_layer(stream_data, home, tmp_path):
-    user_dir = ["--user-dir", home / "my_layers"]
-    options = [*CERTAIN, "--max-update", 2, "--optimizer", "adam", "--lr", 0.01, *user_dir]
-    train_streams(stream_data, tmp_path, *options, arch="awd_lstm_lm_arcsinh")
-    where = [last(tmp_path), stream_data, "--output", tmp_path / "out.json"]
-    steps = "--lr 0.01 --eps 0.001 --lambda 0.01 --train-batch-size 10".split()
-    highrank(home, "evaluate", "dynamic", *where, *steps)
-    cache = "--theta 0.5 --lambda 0.2 --window 9".split()
-    refused = attempt("highrank", "evaluate", "cache", *where, *cache)
-    assert refused.code == 2 and ASKS in refused.output
-    highrank(home, "evaluate", "cache", *where, *cache)
+    refused = attempt("generate", data, "--path", cooled, *TINY)
+    assert refused.code == 2 and ASKS in refused.output.splitlines()[-1]
 
 
 BENCH, SIZES = "bench loss --preset softmax_ptb --repeats 1", "--tokens 20 --classes 50"
@@ -161,21 +160,6 @@ def test_a_users_layer_is_timed_and_listed(home):
         ("list archs", "| `arcsinh` | `softmax` | `arcsinh` |"),
     ):
         assert shown in highrank(home, *words.split())
-
-
-def test_without_its_user_dir_every_command_asks_for_it(cooled, published, home, tmp_path):
-    data, output = home / "data-bin", ["--output", tmp_path / "out"]
-    for words in (
-        ["analyse", "card", cooled, *output],
-        ["analyse", "collect", cooled, data, *output],
-        ["measure", "spectrum", cooled, data],
-        ["model", "export", cooled, "--data", data, *output],
-        ["model", "import", published, *output],
-    ):
-        refused = attempt("highrank", *words)
-        assert refused.code == 2 and ASKS in refused.output, words
-    refused = attempt("generate", data, "--path", cooled, *TINY)
-    assert refused.code == 2 and ASKS in refused.output.splitlines()[-1]
 
 
 @pytest.fixture(scope="module")

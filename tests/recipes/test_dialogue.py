@@ -8,7 +8,6 @@ from click.testing import CliRunner
 from highrank_plugins.cli import as_command
 from highrank_plugins.common.names import Score
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.results.scoring import ScoreError
 from highrank_plugins.training.configuration import load
 from recipes.switchboard.dialogue import (
     Utterance,
@@ -196,7 +195,7 @@ def test_sentences_have_nltks_bleu_and_contexts_their_precision_and_recall():
     assert scores["bleu2_recall"].signature == (
         "order:2|smooth:nltk-method7|contexts:2|hypotheses:5|references:4"
     )
-    with pytest.raises(ScoreError, match="no contexts"):
+    with pytest.raises(ValueError, match="no contexts"):
         dialogue_scores([])
 
 
@@ -220,7 +219,7 @@ def test_perplexity_of_responses_or_what_is_lost_and_broken(scored, found, tmp_p
     if isinstance(found, Score):
         assert response_perplexity(*files) == found
     else:
-        with pytest.raises(ScoreError, match=found):
+        with pytest.raises(ValueError, match=found):
             response_perplexity(*files)
 
 

@@ -1,8 +1,6 @@
 """Make a recipe of a few lines of bash that takes a moment, and resumes as real ones do."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -78,7 +76,6 @@ def write_stub(folder: Path, **changes: object) -> Path:
 
 
 def write_study(folder: Path, tree: dict[str, object], name: str = "layers") -> Path:
-    """Write a study of the stub."""
     file = folder / f"{name}.yaml"
     tree = json.loads(json.dumps({"recipe": "stub", **tree}))  # files take no aliases
     file.write_text(yaml.safe_dump(tree, sort_keys=False))
@@ -91,14 +88,11 @@ def study_command(file: Path, *words: object) -> list[str]:
 
 
 def run_study(file: Path, *words: object) -> subprocess.CompletedProcess[str]:
-    """Run a study to its end."""
     return subprocess.run(study_command(file, *words), capture_output=True, text=True)
 
 
 def study(file: Path, *words: object) -> Result:
-    """Run a study in this process."""
-    arguments = ["study", file, "--exp-dir", file.parent / "exp", *words]
-    return highrank(*arguments)
+    return highrank("study", file, "--exp-dir", file.parent / "exp", *words)
 
 
 def folder_of(file: Path) -> Path:
@@ -107,7 +101,6 @@ def folder_of(file: Path) -> Path:
 
 
 def table_of(file: Path) -> bytes:
-    """Return the tables of a study, all bytes."""
     folder = folder_of(file)
     return (folder / "table.md").read_bytes() + (folder / "table.csv").read_bytes()
 
@@ -138,26 +131,10 @@ def changed(file: Path, *words: object, **changes: object) -> Result:
 def compared(*files: Path, links: str = "*-*") -> str:
     """Return what `highrank compare` says of records that studies link to."""
     found = (path for file in files for path in folder_of(file).glob(f"{links}/results.json"))
-    words = ["compare", *map(str, sorted(found)), "--metric", "test_perplexity", "--all-tests"]
-    return highrank(*words).output
+    return highrank("compare", *sorted(found), "--metric=test_perplexity", "--all-tests").output
 
 
 def starts(file):
     """Return how often the recipe was started in each folder of a member."""
     found = (file.parent / "exp" / "stub" / "members").glob("*/starts")
     return {path.parent.name: len(path.read_text().splitlines()) for path in found}
-
-
-def kill_session(process: subprocess.Popen[bytes], everything: bool) -> None:
-    """Kill a study at once; `everything`: as a power cut does, with all recipes."""
-    groups = []
-    if everything:
-        listed = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True)
-        groups = [int(word) for word in listed.stdout.split()]
-    process.kill()
-    process.wait()
-    for group in groups:
-        try:
-            os.killpg(group, signal.SIGKILL)
-        except ProcessLookupError:
-            continue

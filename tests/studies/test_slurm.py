@@ -113,9 +113,11 @@ def test_slurm_gets_an_array_of_the_members_that_are_not_done(tmp_path, monkeypa
     monkeypatch.setenv("PATH", str(file.parent))
     assert "array.sh: sbatch is missing on" in refusal(file, "--slurm")
     monkeypatch.setenv("PATH", f"{fake.parent}:/usr/bin:/bin")
+    monkeypatch.setattr("sys.argv", ["highrank", "study", "FILE", "--slurm", "--jobs", "1000"])
     done = study(file, "--slurm", "--jobs", 1000)  # not limited by this machine
     assert done.exit_code == 0 and "array.sh: job 7\n" in done.output
-    assert done.output.endswith(" --table\n")  # nor does the login node run members
+    # nor does the login node run members
+    assert done.output.endswith(": highrank study FILE --jobs 1000 --table\n")
     script = (fake.parent / "script").read_text()
     assert "#SBATCH --array=0-1%1000\n" in script and "#SBATCH --partition=cpu\n" in script
     assert "#SBATCH --exclusive\n" in script and script.count("cpus-per-task") == 1
@@ -123,7 +125,7 @@ def test_slurm_gets_an_array_of_the_members_that_are_not_done(tmp_path, monkeypa
     assert "members=(softmax-1 mixtape-1)\n" in script  # SLURM keeps them with the script
     assert '--only "${members[SLURM_ARRAY_TASK_ID]}"' in script
     program = shlex.join(python("-m", "highrank_plugins.cli"))
-    assert f"\nrun TERM {program} study " in script
+    assert f"\nrun TERM {program} study FILE --jobs 1000 --only " in script
     for name in ("softmax-1", "mixtape-1"):
         assert study(file, "--only", name).exit_code == 0
     assert "| mixtape | 1 |" in tables(file, "--table")
@@ -207,9 +209,9 @@ def test_a_failed_trial_stops_before_any_seed(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"rates": [1]}, "rates: expected two or more different numbers above 0"),
-        ({"rates": [1, 1]}, "rates: expected two or more different numbers above 0"),
-        ({"rates": [1, -3]}, "rates: expected two or more different numbers above 0"),
+        ({"rates": [1]}, "rates: List should have at least 2 items"),
+        ({"rates": [1, 1]}, "rates: 1.0 is listed twice"),
+        ({"rates": [1, -3]}, "rates.1: Input should be greater than 0"),
         ({"rates": RATES, "set": {"lr": "1,2"}}, "lr 1,2, of which there are no multiples"),
         ({"rates": RATES, "rates_set": {"lr": 5}}, "rates_set.lr: changes no trial; trials have"),
         ({"rates": RATES, "rates_set": {"seed": 5}}, "rates_set.seed: changes no trial; trials"),

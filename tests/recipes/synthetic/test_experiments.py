@@ -106,7 +106,7 @@ def test_multimode_fits_every_head(tmp_path):
 @pytest.mark.parametrize(("words", "message"), [
     ("multimode --modes 100", "--modes 100: must lie in [1, 100)"),
     ("multimode --heads mus", "--heads mus: expected one of"),
-    ("multimode --heads mos,", "--heads 'mos,': expected names separated by commas"),
+    ("multimode --heads mos,", "--heads mos,: expected names separated by commas"),
     ("dirichlet --heads mos+x", "--heads mos+x: expected one of"),
     ("dirichlet --alpha 0", "--alpha 0: must be above 0"),
     ("dirichlet --classes 1", "--classes 1: must be at least 2"),
