@@ -36,13 +36,17 @@ def invoke(*words):
     return highrank("analyse" if words[0] == "spectra" else "measure", *words)
 
 
+FEW_NUMBERS = ("kld", "retention", "unargmaxable", "word-similarity")  # without a figure
+
+
 def analyse(folder, command, *words):
     """Read what a command wrote, and check that it drew."""
     output, plot = folder / "new" / "out.json", folder / "plot.png"
-    done = invoke(command, *words, "--output", output, "--plot", plot)
+    drawn = [] if command in FEW_NUMBERS else ["--plot", plot]
+    done = invoke(command, *words, "--output", output, *drawn)
     assert done.exit_code == 0, done.output
     assert "singular_values" not in done.stdout  # it is too long
-    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert not drawn or plot.read_bytes().startswith(b"\x89PNG")
     found = json.loads(output.read_text())
     assert {"command", "versions", "git", "hardware"} <= found.keys()
     return found
@@ -164,7 +168,6 @@ def test_retention_equals_that_of_the_whole_gradient(either, tmp_path):
     rows = logit_gradient(head, features, target).flatten(0, 1)
     want = gradient_retention(head.weight, rows).item()
     assert found["whole"] == pytest.approx(want, rel=1e-4)
-    assert len(found["batches"]) == len(found["first"]) > 1
     assert found["tokens"] == 60
 
 
@@ -200,7 +203,7 @@ def test_components_report_the_slopes(lm_data, tmp_path):
 
 def test_a_plot_without_content_is_refused(stock, tmp_path):
     words = ["measure", "components", *stock, *SIZE, "--plot", tmp_path / "a.png"]
-    refused("nothing to draw: this layer has no such part", *words)
+    refused("nothing to draw: this measure has no figure of this layer", *words)
 
 
 @pytest.mark.parametrize(
