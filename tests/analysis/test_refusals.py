@@ -55,10 +55,7 @@ REFUSALS = [
     ("bands: ends must increase", perplexity_by_band, NLL, COUNTS, (10, 10)),
     ("bands: ends must increase", perplexity_by_band, NLL, COUNTS, (0, 10)),
     *((r"eps must lie in \(0, 1\)", spectrum.effective_rank, ONES, e) for e in (0.0, 1, 2, NAN)),
-    *(
-        ("1 ≤ first < last ≤ 4", spectrum.spectral_decay, ONES, *ends)
-        for ends in ((0, 3), (3, 3), (1, 5))
-    ),
+    *(("1 < last ≤ 4", spectrum.spectral_decay, ONES, last) for last in (0, 1, 5)),
     ("singular value 2 is 0", spectrum.spectral_decay, torch.tensor([1.0, 0.0])),
     ("all singular values are 0", spectrum.spectral_entropy, torch.zeros(3)),
     *(
