@@ -14,11 +14,10 @@ from highrank_plugins.analysis.unargmaxable_words import unargmaxable, unargmaxa
 from highrank_plugins.heads import build_head, head_names
 from highrank_plugins.measures.word_similarity import read_word_pairs, word_similarity
 from tests.analysis.test_predictions import COUNTS, LOG_PROBS, NLL, PROBS, TARGET, log_probs
-from tests.analysis.test_retention import random
-from tests.analysis.test_spectrum import matrix
+from tests.analysis.test_spectrum import matrix, random
 from tests.analysis.test_statistics import BAD, GOOD, REFERENCE
 from tests.analysis.test_unargmaxable_words import CORNERS
-from tests.measures.test_similarity import LENGTHS, VECTORS, WORDS, pairs
+from tests.measures.test_every_measure import LENGTHS, ROWS, VECTORS, pairs
 
 NAN, F32 = math.nan, torch.float32
 P, ONES, W = log_probs(3, classes=20), torch.ones(4), random(5, 2)
@@ -39,7 +38,7 @@ def classes(name, **options):
     return unargmaxable_classes(build_head(name, num_classes=8, feature_dim=3, **options))
 
 
-similarity, bleu = partial(word_similarity, rows=WORDS), statistics.paired_bleu
+similarity, bleu = partial(word_similarity, rows=ROWS), statistics.paired_bleu
 # the message, the function and its arguments
 REFUSALS = [
     ("log_prior, row 0: the probabilities sum to 3", components.component_use, torch.zeros(2, 3)),

@@ -11,7 +11,7 @@ from scipy.spatial import ConvexHull
 from highrank_plugins.analysis import unargmaxable_words
 from highrank_plugins.analysis.unargmaxable_words import reach, top_margin, unargmaxable
 from highrank_plugins.heads import build_head
-from tests.analysis.test_retention import random
+from tests.analysis.test_spectrum import random
 
 CORNERS = torch.tensor([[2.0, 0.0], [0.0, 2.0], [-2.0, 0.0], [0.0, -2.0]])
 

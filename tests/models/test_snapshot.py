@@ -11,7 +11,7 @@ from highrank_plugins.analysis.spectrum import spectral_entropy
 from highrank_plugins.measures import retention
 from highrank_plugins.measures.base import MonitoredBatch
 from highrank_plugins.models.head_monitor import take_snapshot
-from tests.analysis.test_retention import OneSoftmax
+from tests.analysis.test_spectrum import OneSoftmax
 from tests.heads.cases import CLASSES, MIXTAPE, MOC, MOS, SOFTMAX, Case, make_features
 
 TARGET = torch.tensor([[0, 3, 6, 2, 1], [5, 4, 6, 0, 2]])
