@@ -216,8 +216,6 @@ def test_a_plot_without_content_is_refused(stock, tmp_path):
         (["predictions", "--bands", "5,5"], "--bands 5,5: 5 is given twice; give it once"),
         (["spectrum", "--split", "nothing"], "nothing"),
         (["spectrum", "--plot", "a.gif"], "--plot a.gif: the name must end with .png"),
-        (["spectrum", "--dtype", "float32", "--method", "svd"], "'svd'"),
-        (["spectrum", "--dtype", "float64", "--method", "gram"], "use --method tsqr, or --dtype"),
         (["components", "--ends", "5"], "--ends needs a layer with gates per word"),
         (["retention", "--device", "tpu"], "--device tpu: torch sees no such device"),
         (["kld,spectrm"], "unknown measure 'spectrm'; did you mean 'spectrum'?"),
