@@ -25,6 +25,7 @@ from tests.cli import highrank
 from tests.fairseq_cli import FORKS, REPOSITORY
 from tests.free_port import free_port
 from tests.inference.checkpoints import FEW_KNOTS, write_checkpoint
+from tests.measures.test_every_measure import flat
 from tests.models import small
 from tests.tasks.built import build
 
@@ -222,7 +223,7 @@ def test_nan_leaves_an_unfinished_collection_that_starts_again(collector, tmp_pa
 
 MEASURES = "spectrum,kld,context-dependence,predictions,components,retention"
 SIZE = ["--tokens", "60", "--segment", "20"]
-VOLATILE = ("command", "versions", "git", "hardware", "processes")
+VOLATILE = dict.fromkeys(("command", "versions", "git", "hardware", "processes"))
 
 
 def run_rank(words, rank, port):
@@ -248,22 +249,14 @@ def test_two_processes_give_the_measures_of_one(kinds, tmp_path):
     assert len([*(tmp_path / "one").iterdir()]) == 6
     for path in (tmp_path / "one").iterdir():
         one, two = (
-            flat(json.loads((tmp_path / of / path.name).read_text())) for of in ("one", "two")
+            flat(json.loads((tmp_path / of / path.name).read_text()) | VOLATILE)
+            for of in ("one", "two")
         )
         assert two == pytest.approx(one, rel=1e-6, abs=1e-9), path.name
     for count in (1, 2, 3, 7):
         shares = [Processes(rank, count).share(7) for rank in range(count)]
         assert [i for share in shares for i in share] == list(range(7))
         assert min(map(len, shares)) >= 7 // count
-
-
-def flat(value, place=""):
-    """Return numbers and words of a result by their places."""
-    if not isinstance(value, dict | list):
-        return {place: value}
-    parts = value.items() if isinstance(value, dict) else enumerate(value)
-    found = [flat(part, f"{place}.{name}") for name, part in parts if name not in VOLATILE]
-    return {place: value for part in found for place, value in part.items()}
 
 
 def test_torchrun_writes_the_memory_maps_of_one_process(kinds, tmp_path):
