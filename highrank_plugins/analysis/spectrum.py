@@ -223,26 +223,24 @@ def spectral_entropy(singular_values: Tensor) -> float:
     return float(torch.special.entr(s / s.sum()).sum())
 
 
-def spectral_decay(singular_values: Tensor, first: int = 1, last: int | None = None) -> float:
+def spectral_decay(singular_values: Tensor, last: int | None = None) -> float:
     """Return α of the power law σ_i² ∝ i^−α, by least squares of log σ_i² on log i.
 
     Stringer et al. 2019 and Agrawal et al. 2022 (α-ReQ) use this exponent; 0 is a flat spectrum.
 
-    The line is fitted to i = first, …, last, of n ≥ 2; no value is 0 there.
+    The line is fitted to i = 1, …, last, of n ≥ 2; no value is 0 there.
     """
     s = _checked(singular_values).sort(descending=True).values
     last = len(s) if last is None else last
-    if not 1 <= first < last <= len(s):
-        raise ValueError(
-            f"first and last must satisfy 1 ≤ first < last ≤ {len(s)}, got {first} and {last}"
-        )
-    part = s[first - 1 : last]
+    if not 1 < last <= len(s):
+        raise ValueError(f"last must satisfy 1 < last ≤ {len(s)}, got {last}")
+    part = s[:last]
     if part[-1] == 0:
         raise ValueError(
-            f"singular value {first + int((part > 0).sum())} is 0, which no power law can "
-            "fit: set last, e.g. to the Press rank"
+            f"singular value {1 + int((part > 0).sum())} is 0, which no power law can fit: set "
+            "last, e.g. to the Press rank"
         )
-    x = torch.arange(first, last + 1, dtype=s.dtype).log()
+    x = torch.arange(1, last + 1, dtype=s.dtype).log()
     x = x - x.mean()
     return -float((x * part.square().log()).sum() / x.square().sum())
 

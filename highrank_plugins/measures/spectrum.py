@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -61,24 +61,10 @@ class SpectrumMeasure(base.TextMeasure):
     )
     hidden = ("singular_values",)
 
-    def __init__(
-        self,
-        method: Annotated[
-            Literal["auto", "tsqr", "gram"],
-            "Decomposition: gram (float64 sums) or tsqr. auto: gram for float32, tsqr for float64.",
-        ] = "auto",
-    ) -> None:
-        self.method = method
-
     def start(self, words: base.Words, dtype: torch.dtype = torch.float32) -> None:
-        if self.method == "gram" and dtype == torch.float64:
-            raise ValueError(
-                "--method gram squares the singular values, which is too coarse for a rank in "
-                "float64; use --method tsqr, or --dtype float32"
-            )
         super().start(words, dtype)
         self._dtype = dtype
-        self._rows = spectra.SpectrumRows(dtype, self.method)
+        self._rows = spectra.SpectrumRows(dtype, "auto")
         self._nats = 0.0
         known = words.dictionary
         self._impossible = [] if known is None else [known.bos(), known.pad()]  # in no text

@@ -29,25 +29,16 @@ def test_each_table_is_printed_from_its_file(path):
     assert different_lines(page.relative_to(DOCS).as_posix(), computed) == []
 
 
-def test_every_table_has_a_file():
+def test_every_table_has_a_file_and_the_pages_are_short():
     assert FILES and TEXT.count("| case | implementation | tokens |") == len(FILES)
+    text = re.sub(r"```\{toctree\}.*?```|\]\([^)]*\)|<!--.*?-->", "", TEXT, flags=re.DOTALL)
+    assert len([word for word in text.split() if re.search(r"\w", word)]) <= 2500
 
 
 def test_no_kernel_of_bfloat16_spills():
     with KERNELS.open(encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["dtype"] == "bfloat16"]
     assert rows and all(row["spilled"] == "0" for row in rows)
-
-
-def test_the_pages_are_short():
-    text = re.sub(r"```\{toctree\}.*?```|\]\([^)]*\)|<!--.*?-->", "", TEXT, flags=re.DOTALL)
-    assert len([word for word in text.split() if re.search(r"\w", word)]) <= 2500
-
-
-def test_the_table_of_generation_is_printed_from_its_file():
-    lines = (DOCS / "benchmarks" / "generate_processes.jsonl").read_text(encoding="utf-8")
-    for row in map(json.loads, lines.splitlines()[:-1]):
-        assert f"| {row['one']} | {row['two']} | {row['ratio']} |" in TEXT
 
 
 @pytest.mark.parametrize("path", sorted((DOCS / "benchmarks").glob("data_path_*.jsonl")), ids=str)
@@ -69,18 +60,20 @@ def test_the_first_table_is_computed_from_the_files():
     assert different_lines("benchmarks.md", computed) == []
 
 
-def test_the_times_of_torchs_own_loss_are_those_of_the_file():
+def test_the_numbers_of_the_pages_are_those_of_their_files():
+    generation, libraries = (
+        [json.loads(line) for line in (DOCS / "benchmarks" / name).read_text().splitlines()[:-1]]
+        for name in ("generate_processes.jsonl", "cpu_libraries.jsonl")
+    )
+    for row in generation:
+        assert f"| {row['one']} | {row['two']} | {row['ratio']} |" in TEXT
     ours, torchs = (
         results_pages.measured("cpu_one_softmax", name, "softmax_ptb")
         for name in ("cpp", "linear_cross_entropy")
     )
     memory, time = (float(torchs[of]) / float(ours[of]) for of in ("memory", "over_baseline"))
     assert f"needs {memory:.1f} of our memory and takes {time:.1f} times as long" in TEXT
-
-
-def test_the_times_of_other_libraries_are_those_of_the_file():
-    lines = (DOCS / "benchmarks" / "cpu_libraries.jsonl").read_text(encoding="utf-8").splitlines()
-    _, plain, cut, ours, half, _ = (row["over_products"] for row in map(json.loads, lines[:-1]))
+    _, plain, cut, ours, half, _ = (row["over_products"] for row in libraries)
     said = f"{cut:.2f} times the products' [processor time](benchmarks/cpu_libraries.jsonl); "
     said += f"ours {ours:.2f}, plain code {plain:.2f}."
     text = " ".join(TEXT.split())

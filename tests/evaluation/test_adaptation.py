@@ -93,17 +93,6 @@ def test_numbers_follow_the_equations(lamb):
         torch.testing.assert_close(parameters, [p.detach() for p in want], rtol=1e-12, atol=1e-13)
 
 
-def test_dynamic_evaluation_without_a_step_is_static():
-    state, static = None, []
-    for segment in TEST:
-        nll, tokens, state = score_with(make_parameters())(segment, state)
-        static.append(nll.item() / tokens)
-    for lamb in (0, 0.3):  # nothing leaves the trained weights, so nothing returns
-        losses, parameters = evaluate(lr=0, eps=0.001, lamb=lamb)
-        assert losses == static
-        assert all(torch.equal(a, b) for a, b in zip(parameters, make_parameters(), strict=True))
-
-
 def test_rates_at_the_bound_restore_the_trained_weights():
     """The parameters have no gradient, and one of them is not used."""
     p, start = torch.tensor([3.0, 3.0], requires_grad=True), torch.tensor([1.0, 1.0])

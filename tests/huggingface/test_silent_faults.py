@@ -96,7 +96,7 @@ def test_the_loss_of_a_router_may_be_switched_on_later(name, tmp_path):
     torch.testing.assert_close(loaded(ids(), labels=ids()).loss, wanted.loss)
 
 
-def test_caps_and_factors_are_taken_over_in_pretraining(tmp_path):
+def test_caps_and_factors_are_taken_over(tmp_path):
     cohere = trunk("CohereConfig", logit_scale=0.25)
     assert HighrankConfig(text_config=cohere).feature_scale == 0.25
     assert HighrankConfig(text_config=cohere, feature_scale=1.0).feature_scale == 1
@@ -108,6 +108,15 @@ def test_caps_and_factors_are_taken_over_in_pretraining(tmp_path):
     plain = built(gemma, head_options={"pointwise": "identity"})
     assert saved(plain, tmp_path).config.head_options["pointwise"] == "identity"
     assert saved(built(cohere, feature_scale=1.0), tmp_path).config.feature_scale == 1
+    own = original("gemma3")
+    for head, given in (
+        ("softcap", {"cap": 50.0}),
+        ("softmax", {"pointwise": "softcap", "cap": 50.0}),
+    ):
+        with pytest.raises(ValueError, match=r"capped at 20.0; leave pointwise and cap out"):
+            replace_head(own, head, **given)
+        assert replace_head(own, head, start="fresh", **given).head.pointwise.cap == 50
+        assert replace_head(own, head, cap=20.0).head.pointwise.cap == 20
 
 
 # -- the start -----------------------------------------------------------------------------------
@@ -136,16 +145,6 @@ def test_the_start_is_checked_beyond_special_tokens():
     capped.load_state_dict(own.state_dict())
     with pytest.raises(ValueError, match=r"Capped computes more than W g . b"):
         replace_head(capped, "softmax")
-
-
-@pytest.mark.parametrize("head", ["softcap", "softmax"])
-def test_another_cap_than_the_models_own_is_refused_or_taken(head):
-    own = original("gemma3")
-    given = {"cap": 50.0, **({"pointwise": "softcap"} if head == "softmax" else {})}
-    with pytest.raises(ValueError, match=r"capped at 20.0; leave pointwise and cap out"):
-        replace_head(own, head, **given)
-    assert replace_head(own, head, start="fresh", **given).head.pointwise.cap == 50
-    assert replace_head(own, head, cap=20.0).head.pointwise.cap == 20
 
 
 def test_a_bad_batch_is_refused_and_leaves_the_modes_alone():
@@ -178,7 +177,7 @@ def test_trainer_keeps_the_columns_that_the_trunk_takes(tmp_path):
     torch.testing.assert_close(replace_head(gpt, "softmax")(ids(), **kinds).loss, wanted)
 
 
-def test_trainer_resumes_with_no_other_scale(tmp_path):
+def test_a_saved_model_is_resumed_and_loaded_with_no_other_function(tmp_path):
     own = original()
     one, same, other = (
         replace_head(copy.deepcopy(own), "mos", batch=batch, components=2, noise=0.01)
@@ -191,17 +190,11 @@ def test_trainer_resumes_with_no_other_scale(tmp_path):
     assert other.head.context_scale != one.head.context_scale
     with pytest.raises(ValueError, match=r"of another function: context_scale"):
         Trainer(other, arguments)._load_from_checkpoint(tmp_path)
-
-
-def test_a_saved_head_is_loaded_with_no_other_function(tmp_path):
-    model = make(head="mos")
-    model.save_pretrained(tmp_path)
-    scaled = {**model.config.head_options, "context_scale": 9.0}
+    scaled = {**one.config.head_options, "context_scale": 9.0}
     for changes in ({"head_options": scaled}, {"head": "moc"}, {"feature_scale": 2.0}):
-        name = next(iter(changes))
-        with pytest.raises(ValueError, match=f"{name}: the saved model has another value"):
+        message = f"{next(iter(changes))}: the saved model has another value"
+        with pytest.raises(ValueError, match=message):
             AutoModelForCausalLM.from_pretrained(tmp_path, **changes)
-    AutoModelForCausalLM.from_pretrained(tmp_path)
 
 
 def test_a_head_that_peft_ties_to_an_embedding_is_refused():

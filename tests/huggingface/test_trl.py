@@ -41,27 +41,22 @@ def sft(model, folder, **more):
     return trainer_of(SFTTrainer, arguments, model, completions(), eval_dataset=completions())
 
 
-def first_loss(trainer):
-    """Train, and return the first loss and the inputs that it was computed of."""
-    seen, compute = [], trainer.compute_loss
-
-    def spy(model, inputs, *args, **kwargs):
-        out = compute(model, inputs, *args, **kwargs)
-        seen.append((float((out[0] if isinstance(out, tuple) else out).detach()), dict(inputs)))
-        return out
-
-    trainer.compute_loss = spy
-    trainer.train()
-    return seen[0]
-
-
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gemma3"])
 @EVERY
 def test_row_5_sft_trains_the_whole_head(name, head, tmp_path):
     model = make(name, head, tied=name == "gpt2")
     before, start = numbers(model), copy.deepcopy(model)
-    trainer = sft(model, tmp_path)
-    loss, inputs = first_loss(trainer)
+    trainer, seen = sft(model, tmp_path), []
+    compute = trainer.compute_loss
+
+    def spy(model, inputs, *args, **kwargs):
+        loss = compute(model, inputs, *args, **kwargs)
+        seen.append((float(loss.detach()), dict(inputs)))
+        return loss
+
+    trainer.compute_loss = spy
+    trainer.train()
+    loss, inputs = seen[0]
     with torch.no_grad():
         own = start(**{n: inputs[n] for n in ("input_ids", "attention_mask", "labels")}).loss
     assert loss == pytest.approx(float(own), abs=1e-6) and unmoved(before, model) == []
@@ -106,35 +101,30 @@ def test_row_5_a_trainer_that_the_hook_does_not_know_is_refused(tmp_path):
         layer(torch.zeros(1, 32))
 
 
-@EVERY
-def test_row_6_dpo(head, tmp_path):
-    model, reference = make(head=head), make(head=head, seed=3)
-    before, start = numbers(model), copy.deepcopy(model)
-    arguments = DPOConfig(tmp_path, **ONE_STEP)
-    trainer = trainer_of(DPOTrainer, arguments, model, preferences(), ref_model=reference)
-    loss, given = first_loss(trainer)
-    labels = given["input_ids"].masked_fill(given["completion_mask"] == 0, -100)
-    sums = [wanted_log_probs(m, given | {"labels": labels})[0].sum(1) for m in (start, reference)]
-    (chosen, rejected), (old_chosen, old_rejected) = (s.chunk(2) for s in sums)
-    margin = (chosen - rejected) - (old_chosen - old_rejected)
-    wanted = -nn.functional.logsigmoid(0.1 * margin).mean()
-    assert loss == pytest.approx(float(wanted), abs=1e-6)
-    assert unmoved(before, model) == []
+PREFERRED = {
+    "row_6_dpo": (DPOTrainer, DPOConfig, preferences),
+    "row_7_kto": (KTOTrainer, KTOConfig, lambda: texts(completion=(3, 4, 50)).add_column(
+        "label", [i % 2 == 0 for i in range(8)])),
+}  # fmt: skip
 
 
+@pytest.mark.parametrize("way", PREFERRED)
 @EVERY
-def test_row_7_kto(head, tmp_path):
+def test_preferences_are_of_the_heads_own_probabilities(head, way, tmp_path):
+    kind, config, rows = PREFERRED[way]
     model, reference = make(head=head), make(head=head, seed=3)
     before, start = numbers(model), copy.deepcopy(model)
-    rows = texts(completion=(3, 4, 50))
-    rows = rows.add_column("label", [i % 2 == 0 for i in range(8)])
-    arguments = KTOConfig(tmp_path, **ONE_STEP)
-    trainer = trainer_of(KTOTrainer, arguments, model, rows, ref_model=reference)
+    arguments = config(tmp_path, **ONE_STEP)
+    trainer = trainer_of(kind, arguments, model, rows(), ref_model=reference)
     calls = {start: spied(trainer.model), reference: spied(trainer.ref_model)}
     trainer.train()
     for own, seen in calls.items():
         assert seen
         for given, out in seen:
+            if "labels" not in given:
+                given["labels"] = given["input_ids"].masked_fill(
+                    given["completion_mask"] == 0, -100
+                )
             wanted = wanted_log_probs(own, given)[0]
             torch.testing.assert_close(out.log_probs.detach(), wanted, rtol=0, atol=2e-6)
     assert unmoved(before, model) == []

@@ -72,9 +72,9 @@ def trainer_of(kind, arguments, model, rows, **more):
     return kind(model, args=arguments, **common, **more)
 
 
-def spied(model, attribute="forward"):
+def spied(model):
     """Return a list that gets each fused call of the model: its tensors and its output."""
-    seen, compute = [], getattr(model, attribute)
+    seen, compute = [], model.forward
 
     def spy(*args, **kwargs):
         out = compute(*args, **kwargs)
@@ -83,7 +83,7 @@ def spied(model, attribute="forward"):
         return out
 
     spy.__wrapped__ = compute
-    model.__dict__[attribute] = spy
+    model.__dict__["forward"] = spy
     return seen
 
 

@@ -1,5 +1,11 @@
 """Any checkpoint along a text: what stock fairseq computes, every token once; kept in files."""
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -15,7 +21,11 @@ from highrank_plugins.inference.collector import (
 from highrank_plugins.inference.loading import load_model
 from highrank_plugins.measures.base import Block
 from highrank_plugins.measures.components import ComponentMeasure
+from tests.cli import highrank
+from tests.fairseq_cli import FORKS, REPOSITORY
+from tests.free_port import free_port
 from tests.inference.checkpoints import FEW_KNOTS, write_checkpoint
+from tests.measures.test_every_measure import flat
 from tests.models import small
 from tests.tasks.built import build
 
@@ -207,3 +217,62 @@ def test_nan_leaves_an_unfinished_collection_that_starts_again(collector, tmp_pa
         with pytest.raises(ValueError, match=message):
             write_collection(collector(arch), mine, [what])
     assert [*mine.iterdir()] == [mine / "thesis.txt"] and not (tmp_path / "mine.part").exists()
+
+
+# -- several processes ----------------------------------------------------------------------------
+
+MEASURES = "spectrum,kld,context-dependence,predictions,components,retention"
+SIZE = ["--tokens", "60", "--segment", "20"]
+VOLATILE = dict.fromkeys(("command", "versions", "git", "hardware", "processes"))
+
+
+def run_rank(words, rank, port):
+    """Run a rank as torchrun does, but forked from a process that has imported fairseq."""
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    os.environ |= place | {"RANK": str(rank)}
+    sys.exit(highrank(*words).exit_code)
+
+
+def test_two_processes_give_the_measures_of_one(kinds, tmp_path):
+    options = [*SIZE, "--dtype", "float64", "--pairs", "50", "--bands", "2,5", "--output"]
+    words, port = ["measure", MEASURES, *kinds(STREAM)[:2], *options], str(free_port())
+    two = [*words, str(tmp_path / "two")]
+    ranks = [FORKS.Process(target=run_rank, args=(two, rank, port)) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(120)
+        process.kill()
+    assert [process.exitcode for process in ranks] == [0, 0]
+    done = highrank(*words, str(tmp_path / "one"))
+    assert done.exit_code == 0, done.output
+    assert len([*(tmp_path / "one").iterdir()]) == 6
+    for path in (tmp_path / "one").iterdir():
+        one, two = (
+            flat(json.loads((tmp_path / of / path.name).read_text()) | VOLATILE)
+            for of in ("one", "two")
+        )
+        assert two == pytest.approx(one, rel=1e-6, abs=1e-9), path.name
+    for count in (1, 2, 3, 7):
+        shares = [Processes(rank, count).share(7) for rank in range(count)]
+        assert [i for share in shares for i in share] == list(range(7))
+        assert min(map(len, shares)) >= 7 // count
+
+
+def test_torchrun_writes_the_memory_maps_of_one_process(kinds, tmp_path):
+    torchrun = Path(sys.executable).with_name("torchrun")
+    words = ["analyse", "collect", *kinds(STREAM)[:2], *SIZE, "--output"]
+    line = [torchrun, "--standalone", "--nproc-per-node=2", "-m", "highrank_plugins.cli", *words]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        [*line, tmp_path / "two"], env=environment, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count('"rows": 60') == 1
+    words.append(str(tmp_path / "one"))
+    assert highrank(*words).exit_code == 0
+    one, two = read_collection(tmp_path / "one"), read_collection(tmp_path / "two")
+    assert one.keys() == two.keys() == {"log_probs", "features", "targets"}
+    assert all(np.allclose(one[name], two[name], rtol=1e-6) for name in one)
+    described = [(tmp_path / name / "collection.json").read_text() for name in ("one", "two")]
+    assert described[0] == described[1]

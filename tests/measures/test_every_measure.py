@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import math
 from typing import get_args
 
 import pytest
@@ -16,6 +17,7 @@ from highrank_plugins.common.formatting import Bars, Lines
 from highrank_plugins.measures import all_measures, find_measure
 from highrank_plugins.measures.base import Block, TextMeasure, Words
 from highrank_plugins.measures.predictions import Predictions
+from highrank_plugins.measures.word_similarity import read_word_pairs, word_similarity
 from highrank_plugins.models.head_monitor import take_snapshot
 from tests.heads.cases import MIXTAPE, MOC, MOS, SOFTMAX, Case, make_features
 from tests.heads.toys import toys  # noqa: F401  (a fixture)
@@ -68,7 +70,7 @@ def test_every_measure_runs(name, case):
     if name in TEXT:
         measure, whole = observed(name, words, [TOKENS])
         _, parts = observed(name, words, [5], [1], [11, 7])
-        assert_near(plain(parts), plain(whole))
+        assert flat(plain(parts)) == pytest.approx(flat(plain(whole)), rel=1e-6, abs=1e-6)
     else:
         measure = find_measure(name).for_card(words)
         whole = measure.measure(words)
@@ -139,18 +141,13 @@ def check_shown(measure, result):
     assert all(score.signature for score in scores.values())
 
 
-def assert_near(found, expected):
-    """Assert equality up to rounding, except for what names single blocks."""
-    if isinstance(expected, dict):
-        for name in expected.keys() - {"batches", "first"}:
-            assert_near(found[name], expected[name])
-    elif isinstance(expected, list):
-        for one, other in zip(found, expected, strict=True):
-            assert_near(one, other)
-    elif isinstance(expected, float):
-        assert found == pytest.approx(expected, rel=1e-6, abs=1e-6)
-    else:
-        assert found == expected
+def flat(value, place=""):
+    """Return numbers and words of a result by their places."""
+    if not isinstance(value, dict | list):
+        return {place: value}
+    parts = value.items() if isinstance(value, dict) else enumerate(value)
+    found = [flat(part, f"{place}.{name}") for name, part in parts]
+    return {place: value for part in found for place, value in part.items()}
 
 
 def test_options_have_types_and_errors_name_them():
@@ -168,3 +165,43 @@ def test_options_have_types_and_errors_name_them():
         next(words.head.pointwise.parameters())[0] = torch.nan
     with pytest.raises(ValueError, match="pointwise function has parameters that are not finite"):
         find_measure("components")().start(words)
+
+
+# -- cosines against people's scores ---------------------------------------------------------------
+
+# angles of 0, 10, 25, 45 and 90 degrees: the cosine with "a" falls
+ROWS = {word: row for row, word in enumerate("abcde")}
+ANGLES = torch.tensor([0.0, 10, 25, 45, 90], dtype=torch.float64).deg2rad()
+LENGTHS = torch.tensor([[1.0], [7.0], [0.1], [3.0], [2.0]])
+VECTORS = LENGTHS * torch.stack([ANGLES.cos(), ANGLES.sin()], 1)
+
+
+def pairs(*scores):
+    return [("a", word, score) for word, score in zip([*ROWS][1:], scores, strict=False)]
+
+
+def test_spearman_of_cosines_and_scores():
+    for scores, expected in (
+        ((9, 8, 2, 1), 1), ((1, 2, 8, 9), -1),
+        # ranks 4 3 2 1 against 4 2 3 1: 1 − 6 · 2 / (4 · 15)
+        ((9, 2, 8, 1), 0.8),
+        # ties have the mean of their ranks: Pearson's r of 4 3 2 1 and 4 2.5 2.5 1
+        ((9, 5, 5, 1), 4.5 / math.sqrt(5 * 4.5)),
+    ):  # fmt: skip
+        found = word_similarity(VECTORS, ROWS, pairs(*scores))
+        assert found == (pytest.approx(expected), 4, 0), scores
+    # words are lower-cased, and missing ones are counted
+    some = [("A", "B", 9), ("a", "C", 8), ("a", "z", 1), ("y", "z", 2)]
+    assert word_similarity(VECTORS, ROWS, some) == (pytest.approx(1.0), 2, 2)
+    rows = {"e": 4, "d": 3, "c": 2, "a": 0}
+    assert word_similarity(VECTORS, rows, pairs(9, 8, 2, 1)) == (pytest.approx(1.0), 3, 1)
+    for chosen in ([], pairs(1), pairs(3, 3, 3), [("a", "b", 1), ("a", "b", 2)]):  # equal ranks
+        assert word_similarity(VECTORS, ROWS, chosen) == (None, len(chosen), 0)
+
+
+def test_files_of_every_layout_are_read(tmp_path):
+    path = tmp_path / "pairs.txt"
+    path.write_bytes(b"car\tautomobile\t3.92\r\nsun sunlight 50.0\n\nkitchen toilet 2.5\t\n")
+    assert read_word_pairs(path) == [
+        ("car", "automobile", 3.92), ("sun", "sunlight", 50.0), ("kitchen", "toilet", 2.5),
+    ]  # fmt: skip
