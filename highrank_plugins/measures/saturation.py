@@ -30,6 +30,7 @@ class Saturation:
     effective_rank: int
     press_rank: int
     spectral_decay: float | None
+    largest: float
     singular_values: list[float]
 
 
@@ -64,6 +65,7 @@ class SaturationMeasure(base.WeightMeasure):
             effective_rank=spectra.effective_rank(values, EPSILON),
             press_rank=rank,
             spectral_decay=spectra.spectral_decay(values, last=rank) if rank > 1 else None,
+            largest=float(values[0]),
             singular_values=values.tolist(),
         )
 

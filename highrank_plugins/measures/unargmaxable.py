@@ -20,6 +20,7 @@ class Unargmaxable:
 
     total: int
     count: int | None
+    applicable: bool
     reason: str
     words: list[str] | None
     classes: list[int] | None
@@ -62,10 +63,10 @@ class UnargmaxableMeasure(base.WeightMeasure):
         if not ranks_linearly(head):
             why = "do not follow the order of logits that are linear in the features"
             reason = f"not applicable: the probabilities of {layer_name(head)} {why}"
-            return Unargmaxable(head.num_classes, None, reason, None, None)
+            return Unargmaxable(head.num_classes, None, False, reason, None, None)
         found = unargmaxable_classes(base.in_float64(head), bound=self.bound, progress=bar).tolist()
         named = [words.word(index) for index in found]
-        return Unargmaxable(head.num_classes, len(found), "", named, found)
+        return Unargmaxable(head.num_classes, len(found), True, "", named, found)
 
     def tile(self, result: Unargmaxable) -> base.CardTile | None:
         if result.count is None:

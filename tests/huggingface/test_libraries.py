@@ -5,8 +5,6 @@ import torch
 
 pytest.importorskip("transformers", reason="needs transformers (the extra hf)")
 
-from transformers.quantizers.base import get_keys_to_not_convert
-
 from highrank_plugins.huggingface import HighrankForCausalLM
 from tests.huggingface.tiny import HEADS, ids, log_probs, make, numbers, unmoved
 
@@ -127,6 +125,11 @@ def test_row_11_a_compiled_model_has_the_same_gradients(name, head):
     torch.testing.assert_close(compiled(ids()).logits, model(ids()).logits, rtol=0, atol=1e-6)
 
 
+class Bare(HighrankForCausalLM):
+    def get_output_embeddings(self):
+        return None
+
+
 def torchao_int8():
     pytest.importorskip("torchao", reason="needs torchao")
     from torchao.quantization import Int8WeightOnlyConfig
@@ -149,9 +152,7 @@ def bitsandbytes(bits):
 )
 @MIXTURES
 def test_row_19_a_quantised_trunk_spares_the_head(quantised, tolerance, head, tmp_path):
-    model = make(head=head).eval()
-    assert "head" in get_keys_to_not_convert(model)
-    given = quantised()
+    given, model = quantised(), make(head=head).eval()
     model.save_pretrained(tmp_path)
     small = HighrankForCausalLM.from_pretrained(tmp_path, quantization_config=given)
     assert all(type(p) is torch.nn.Parameter for p in small.head.parameters())
@@ -163,6 +164,14 @@ def test_row_19_a_quantised_trunk_spares_the_head(quantised, tolerance, head, tm
     with torch.no_grad():
         a, b = (float(m(ids(), labels=ids()).loss) for m in (model, small))
     assert abs(a - b) < tolerance
+
+
+def test_row_19_quantisers_find_the_head():
+    from transformers.quantizers.base import get_keys_to_not_convert
+
+    model = make(head="mixtape")
+    assert "head" in get_keys_to_not_convert(model)
+    assert "head" not in get_keys_to_not_convert(Bare(model.config))
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
