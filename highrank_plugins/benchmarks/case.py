@@ -18,6 +18,7 @@ from highrank_plugins.training.model_size import matrix_products
 if TYPE_CHECKING:
     from highrank_plugins.heads import Head
 
+REDUCTIONS = ("sum", "none")
 PRESETS = Path(__file__).with_name("presets.yaml")
 # options of structures that a case sets
 STRUCTURE_OPTIONS = ("components", "frequent", "gate_dim", "gates")
@@ -81,6 +82,7 @@ class LossCase:
     pointwise: str = "identity"
     label_smoothing: float = 0.0
     bias: bool = True
+    reduction: str = "sum"
     memory: int = 0
     dtype: str = "float32"
     device: str = "cpu"
@@ -173,6 +175,7 @@ def changed(case: Case, changes: dict[str, Any]) -> Case:
     new = replace(case, **changes)
     refuse_unknown("--dtype", [new.dtype], DTYPES)
     if isinstance(new, LossCase):
+        refuse_unknown("--reduction", [new.reduction], REDUCTIONS)
         if new.user_dir is None:
             from highrank_plugins.heads import head_names, pointwise_names
 

@@ -30,6 +30,7 @@ class LossSettings(BenchSettings):
     components: str | None = option(None, "Components K, in the same way.")
     classes: str | None = option(None, "Classes M, in the same way.")
     memory: str | None = option(None, "Memory of a chunk in MiB, as --head-loss-memory.")
+    reduction: str = option("sum", "sum or none.")
     head: str | None = option(None, "Structure instead of the preset's.")
     pointwise: str | None = option(None, "Pointwise function instead of the preset's.")
 
@@ -46,8 +47,8 @@ def loss(
 
     Times forward and backward passes together.
     """
-    given = {"head": settings.head, "pointwise": settings.pointwise, "user_dir": user_dir}
-    changes = settings.changes(**given)
+    given = {name: getattr(settings, name) for name in ("reduction", "head", "pointwise")}
+    changes = settings.changes(**given, user_dir=user_dir)
     sizes = {n: getattr(settings, n) for n in ("tokens", "components", "classes", "memory")}
     grid = {n: numbers(f"--{n}", text, int) for n, text in sizes.items() if text is not None}
     implementations = names("--impl", settings.impl)

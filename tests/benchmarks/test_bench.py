@@ -55,6 +55,7 @@ def test_a_loss_is_timed_and_written_to_csv(tmp_path):
     (["loss", "--classes", "2000", "--preset", "techniques"], "must be at least 10000, S of"),
     (["loss", "--dtype", "float23"], "did you mean 'float32'"),
     (["train", "--device", "cuda:99"], "--device cuda:99"),
+    (["loss", "--reduction", "mean"], "--reduction mean"),
     (["loss", "--csv", "/tmp"], "--csv /tmp: name a file"),
     (["train", "--model", " "], "--model: expected an arch"),
     (["train", "--preset", "wmt"], "known: ui_strings_en_de"),
