@@ -215,7 +215,7 @@ def _report(
     else:
         figures = measure.figures(result)
     if not figures:
-        reason = getattr(result, "reason", "") or "this measure has no figure of this layer"
+        reason = getattr(result, "reason", "") or "this layer has no such part"
         raise ValueError(f"--plot: nothing to draw: {reason}")
     draw(plot, figures[0])
 

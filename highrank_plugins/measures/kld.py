@@ -13,6 +13,7 @@ from torch import Tensor
 
 from highrank_plugins.analysis import divergence
 from highrank_plugins.analysis.predictions import check_log_probs
+from highrank_plugins.common.formatting import Bars, Figure
 from highrank_plugins.common.names import Score
 from highrank_plugins.heads import Head
 from highrank_plugins.measures import base
@@ -110,6 +111,15 @@ class DivergenceMeasure(base.ContextMeasure):
         if value is None:
             value, drawn = found["sampled"]["mean"], found["sampled"]["pairs"]
         return {f"{split}_kld": Score(value, f"contexts:{found['contexts']}|pairs:{drawn}")}
+
+    def figures(self, result: Divergences) -> list[Figure]:
+        means = {
+            "sampled": result.sampled and result.sampled.mean,
+            "all pairs": result.all_pairs,
+            "same context": result.matched and result.matched.mean,
+        }
+        shown = {name: mean for name, mean in means.items() if mean is not None}
+        return [Bars({"": shown}, "Divergence of predictions", ("pairs", "nats"))]
 
     def tile(self, result: Divergences) -> base.CardTile | None:
         if result.all_pairs is None:

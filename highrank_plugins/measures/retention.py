@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from highrank_plugins.analysis.retention import column_space, retained_by_head
-from highrank_plugins.common.formatting import percent
+from highrank_plugins.common.formatting import Figure, Lines, percent
 from highrank_plugins.common.names import Score
 from highrank_plugins.measures import base
 
@@ -23,20 +23,23 @@ QUANTILES = (0.05, 0.5, 0.95)
 class Retention:
     """Hold ‖G P‖ / ‖G‖ of the gradient G of the logits, see `gradient_retention`.
 
-    whole: of all tokens together. quantiles: of single logit vectors.
+    whole: of all tokens together. quantiles: of single logit vectors. batches: of each batch.
+    first: the first token of each.
     """
 
     tokens: int
     whole: float
     quantiles: dict[str, float]
+    batches: list[float]
+    first: list[int]
 
 
 @base.register_measure("retention")
 class RetentionMeasure(base.CollectingMeasure):
     """Compute how much gradient passes the output layer.
 
-    It is the share of the logits' gradient that the vocabulary matrix lets through. Costs as much
-    as training the layer on the text.
+    It is the share of the logits' gradient that the vocabulary matrix lets through, by batch. Costs
+    as much as training the layer on the text.
     """
 
     title = "Gradient retention"
@@ -44,6 +47,7 @@ class RetentionMeasure(base.CollectingMeasure):
         "The share of the norm of the loss' gradient with respect to the logits that lies in the "
         "column space of W, which is all that can reach the features (Godey and Artzi 2026)."
     )
+    hidden = ("batches", "first")
     card_tokens = 256
 
     def start(self, words: base.Words, dtype: torch.dtype = torch.float32) -> None:
@@ -51,14 +55,14 @@ class RetentionMeasure(base.CollectingMeasure):
         self._to_basis = column_space(words.head.weight).to_basis
 
     def seen(self, block: base.Block) -> Sequence[Tensor]:
-        """Return number of tokens, ‖G P‖² and ‖G‖² of a batch [1, 3], and ratios of rows."""
+        """Return first token, number, ‖G P‖² and ‖G‖² of a batch [1, 4], and ratios of rows."""
         kept, whole = retained_by_head(
             block.head, self._to_basis, block.features, block.target, NUMBERS
         )
         total = float(whole.sum())
         if not total > 0:
             raise ValueError(f"batch at token {block.first}: the gradient of the logits is {total}")
-        batch = len(block.target), float(kept.sum()), total
+        batch = block.first, len(block.target), float(kept.sum()), total
         ratios = (kept / whole)[whole > 0].cpu()  # zero rows have no ratio
         return torch.tensor([batch], dtype=torch.float64), ratios
 
@@ -66,14 +70,23 @@ class RetentionMeasure(base.CollectingMeasure):
         found, ratios = self.joined(parts)
         batches, ratios = found.tolist(), ratios.sqrt().sort().values
         return Retention(
-            tokens=int(sum(count for count, _, _ in batches)),
-            whole=math.sqrt(sum(b[1] for b in batches) / sum(b[2] for b in batches)),
+            tokens=int(sum(count for _, count, _, _ in batches)),
+            whole=math.sqrt(sum(b[2] for b in batches) / sum(b[3] for b in batches)),
             quantiles={f"{q:g}": float(ratios[round(q * (len(ratios) - 1))]) for q in QUANTILES},
+            batches=[math.sqrt(kept / whole) for _, _, kept, whole in batches],
+            first=[int(first) for first, _, _, _ in batches],
         )
 
     @classmethod
     def scores(cls, found: base.Found, split: str) -> dict[str, Score]:
         return {f"{split}_retention": Score(found["whole"], f"tokens:{found['tokens']}")}
+
+    def figures(self, result: Retention) -> list[Figure]:
+        if len(result.batches) < 2:
+            return []
+        title = f"Gradient retention: {result.whole:.3f}"
+        series = {"batch": (result.first, result.batches)}
+        return [Lines(series, title, ("token", "‖G P‖ / ‖G‖"), ends=(0, 1))]
 
     def tile(self, result: Retention) -> base.CardTile:
         return base.CardTile("gradient retained", percent(result.whole), "of the logits' norm")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Self
 
 from highrank_plugins.analysis.unargmaxable_words import ranks_linearly, unargmaxable_classes
-from highrank_plugins.common.formatting import bar
+from highrank_plugins.common.formatting import Bars, Figure, bar
 from highrank_plugins.common.names import layer_name
 from highrank_plugins.measures import base
 
@@ -67,6 +67,12 @@ class UnargmaxableMeasure(base.WeightMeasure):
         found = unargmaxable_classes(base.in_float64(head), bound=self.bound, progress=bar).tolist()
         named = [words.word(index) for index in found]
         return Unargmaxable(head.num_classes, len(found), True, "", named, found)
+
+    def figures(self, result: Unargmaxable) -> list[Figure]:
+        if result.count is None:
+            return []
+        shares = {"can be predicted": result.total - result.count, "never": result.count}
+        return [Bars({"": shares}, "Words that can be on top", ("", "words"))]
 
     def tile(self, result: Unargmaxable) -> base.CardTile | None:
         if result.count is None:

@@ -5,16 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
+from highrank_plugins.common.formatting import Bars, Figure
 from highrank_plugins.common.names import Score, distinct_names
 from highrank_plugins.measures import base
 
-WordPair: TypeAlias = tuple[str, str, float]  # and how similar people find them
+
+class WordPair(NamedTuple):
+    """Hold two words and how similar people find them."""
+
+    first: str
+    second: str
+    score: float
 
 
 class Similarity(NamedTuple):
@@ -34,7 +41,7 @@ def read_word_pairs(path: Path) -> list[WordPair]:
                 continue
             try:
                 first, second, score = line.split()
-                pairs.append((first, second, float(score)))
+                pairs.append(WordPair(first, second, float(score)))
             except ValueError:
                 raise ValueError(
                     f"{path}:{number}: expected two words and a number, got {line.strip()!r}"
@@ -45,7 +52,7 @@ def read_word_pairs(path: Path) -> list[WordPair]:
 
 
 def word_similarity(
-    vectors: Tensor, rows: Mapping[str, int], pairs: Iterable[WordPair]
+    vectors: Tensor, rows: Mapping[str, int], pairs: Iterable[tuple[str, str, float]]
 ) -> Similarity:
     """Correlate cosines with people's scores, by Spearman (as in Parthiban et al. 2021).
 
@@ -130,8 +137,7 @@ class WordSimilarityMeasure(base.WeightMeasure):
         """Return `similarity_<benchmark>` and `word_similarity`, their mean weighted by pairs."""
         del split  # rows of the vocabulary matrix belong to no split
         scores, total, used = dict[str, Score](), 0.0, 0
-        names = distinct_names([Path(path) for path in found["benchmarks"]])
-        for name, values in zip(names, found["benchmarks"].values(), strict=True):
+        for name, values in _named(found["benchmarks"]).items():
             rho, pairs = values["spearman"], values["used"]
             if rho is not None:
                 signature = f"spearman|used:{pairs}|missing:{values['missing']}"
@@ -141,3 +147,14 @@ class WordSimilarityMeasure(base.WeightMeasure):
             signature = f"spearman|benchmarks:{len(scores)}|used:{used}"
             scores["word_similarity"] = Score(total / used, signature)
         return scores
+
+    def figures(self, result: Similarities) -> list[Figure]:
+        found = {name: values.spearman for name, values in _named(result.benchmarks).items()}
+        known = {name: rho for name, rho in found.items() if rho is not None}
+        return [Bars({"": known}, "Word similarity", ("benchmark", "Spearman's ρ"))]
+
+
+def _named(benchmarks: dict[str, Any]) -> dict[str, Any]:
+    """Return correlations by names of files instead of paths."""
+    names = distinct_names([Path(path) for path in benchmarks])
+    return dict(zip(names, benchmarks.values(), strict=True))
