@@ -176,7 +176,6 @@ def test_components_report_the_gates_and_the_slopes(stream_data, lm_data, tmp_pa
         (["predictions", "--top", "0"], "--top 0: must be at least 1"),
         (["predictions", "--bands", "5,5"], "--bands 5,5: 5 is given twice; give it once"),
         (["spectrum", "--plot", "a.gif"], "--plot a.gif: the name must end with .png"),
-        (["spectrum", "--dtype", "float64", "--method", "gram"], "use --method tsqr, or --dtype"),
         (["components", "--ends", "5"], "--ends needs a layer with gates per word"),
         (["retention", "--device", "tpu"], "--device tpu: torch sees no such device"),
         (["kld,spectrm"], "unknown measure 'spectrm'; did you mean 'spectrum'?"),

@@ -142,10 +142,11 @@ def check_shown(measure, result):
 
 
 def flat(value, place=""):
-    """Return numbers and words of a result by their places."""
+    """Return numbers and words of a result by their places, except for what names single blocks."""
     if not isinstance(value, dict | list):
         return {place: value}
     parts = value.items() if isinstance(value, dict) else enumerate(value)
+    parts = [(name, part) for name, part in parts if name not in ("batches", "first")]
     found = [flat(part, f"{place}.{name}") for name, part in parts]
     return {place: value for part in found for place, value in part.items()}
 
