@@ -77,13 +77,6 @@ def test_the_options_of_a_grid_win_under_either_of_their_names(folder):
     assert member.name == "a_bptt_7-1" and member.changes == {"lr": 2, "bptt": 7}
 
 
-def test_options_of_a_recipe_from_the_environment_are_refused(folder, monkeypatch):
-    file = write_study(folder, of() | PTB)
-    monkeypatch.setenv("HIGHRANK_SET", "lr=3")
-    with pytest.raises(ConfigurationError, match=r"HIGHRANK_SET in the environment .* unset it"):
-        read_study(file)
-
-
 def test_a_control_takes_the_size_of_its_dictionary(folder, monkeypatch):
     asked = []
 
