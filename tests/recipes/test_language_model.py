@@ -81,7 +81,6 @@ def test_every_perplexity_and_measure_is_in_the_record_with_its_lines_and_tokens
     record = whole.record
     first = (whole.run_dir / "evaluate" / "before_finetuning_test.sh").read_text()
     assert "/train/checkpoint_best.pt" in first
-    assert record["train"]["parameters"] > 0 and record["train"]["seconds_per_epoch"] > 0
     metrics = record["metrics"]
     assert {*METRICS} <= metrics.keys()
     assert metrics["valid_kld"] != metrics["test_kld"]
@@ -93,7 +92,6 @@ def test_every_perplexity_and_measure_is_in_the_record_with_its_lines_and_tokens
     assert 0 < metrics["test_retention"] <= 1
     used, missing = map(int, re.findall(r"\d+", record["signatures"]["similarity_animals"]))
     assert used >= 2 and missing >= 1 and used + missing == 4  # some words are rare, one unheard of
-    assert record["signature"].startswith("tokens:")
     for split in ("valid", "test"):
         counted = record["ledger"]["data-bin"][split]["out"]
         unused = {"after --tokens": {"tokens": counted["tokens"] - 40}}
@@ -114,14 +112,11 @@ def test_a_finished_recipe_repeats_only_changed_perplexities(whole):
         refused([*whole.start, *words], f"{first} is missing: finetuning starts from it")
 
 
-SPLITS = ("valid", "valid,test,tset", "", "train, valid,test")
-
-
 @pytest.mark.parametrize(("word", "message"), [
-    ("--conf=none", "/conf/small/none.yaml: no such configuration"),
     ("--conf=small/none", "/conf/small/none.yaml: no such configuration"),
     ("--scale=tiny", "--scale 'tiny': choose full or small"),
-    *((f"--splits={of}", f"--splits '{of}': expected valid,test or train") for of in SPLITS),
+    *((f"--splits={of}", f"--splits '{of}': expected valid,test or train")
+      for of in ("valid", "valid,test,tset", "", "train, valid,test")),
     ("--measured=train", "--measured 'train': expected test or valid,test"),
     ("--word-pairs=.", "--word-pairs .: no *.txt there"),
 ])  # fmt: skip
