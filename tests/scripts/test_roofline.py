@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from highrank_plugins.benchmarks.case import LossCase, ModelCase, changed
 from highrank_plugins.cli import as_command
-from scripts.roofline import GPUS, Gpu, estimate, roofline, run_roofline
+from scripts.roofline import Gpu, estimate, roofline, run_roofline
 from scripts.whole_step import estimate_step, whole_step
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -41,20 +41,6 @@ def test_the_documented_table_is_reproduced(presets, implementations):
         kept = next(row for row in text if row.startswith(start) and "%" not in row)
         numbers = [[float(x.replace(",", "")) for x in of.split("|")[3:-1]] for of in (kept, line)]
         assert numbers[0] == pytest.approx(numbers[1], rel=0.03, abs=0.02)
-
-
-@pytest.mark.triton
-@pytest.mark.long
-def test_a_small_chunk_lowers_the_peak_of_a_large_mixture():
-    """Bound the peak of a MoS in bfloat16 by its gradients and 160 MiB, and its time."""
-    for smoothing, most in ((0.1, 1.3), (0.0, 1.25)):
-        case = LossCase(
-            "mos", tokens=4096, dim=1024, classes=32768, components=15, dtype="bfloat16",
-            bias=False, memory=51, label_smoothing=smoothing,
-        )  # fmt: skip
-        found = estimate(case, "triton", GPUS["h200"])
-        assert found.peak <= found.gradients + 160 * 2**20
-        assert found.products + found.others <= most * found.gemm_floor
 
 
 SHAPE = " ".join(

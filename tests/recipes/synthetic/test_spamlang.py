@@ -117,20 +117,6 @@ def command(*words, code=0):
     return done.output
 
 
-def test_the_command_does_not_repeat_a_run(tmp_path):
-    file = tmp_path / "runs.json"
-    said = command("--heads", "softmax,moc", "--seeds", "1,2", "--output", file)
-    assert "| 20 | 4 | softmax | > 20 (0 of 2 runs are faster) |" in said
-    more = ["--heads", "moc,softmax", "--seeds", "1", "--output", file]
-    said = command(*more, "--backward-rank", "4")
-    runs = json.loads(file.read_text())["runs"]
-    assert len(runs) == 9 and runs[-1]["layer"] == "softmax, gradient of rank 4"
-    assert runs[-1]["dim"] == 8  # at d = 4 it would be the softmax
-    assert grid_table(runs) in said
-    assert "moc, contexts × 4" in command(*more, "--context-scale", 4)
-    assert len(json.loads(file.read_text())["runs"]) == 11
-
-
 def runs_of(layer: str, steps: list[int | None]) -> list[dict]:
     shares = ("accuracy", "contexts", "features", "contexts_half", "features_half")
     case = {"classes": 20, "dim": 4, "layer": layer, "setup": {"settings": {"steps": 900}}}
@@ -212,12 +198,18 @@ def test_a_grid_repeats_only_runs_that_have_not_learnt_with_more_steps(
         command(*words, "--steps", steps)
         assert len(untrained) == count, steps
     assert len(json.loads(file.read_text())["runs"]) == 4
+    said = command(*words, "--backward-rank", "4")
+    runs = json.loads(file.read_text())["runs"]
+    assert len(runs) == 6 and runs[-1]["layer"] == "softmax, gradient of rank 4"
+    assert runs[-1]["dim"] == 8  # at d = 4 it would be the softmax
+    assert grid_table(runs) in said
     with held_elsewhere(file.with_name(".runs.json.lock")):  # it only reads
         assert "| 20 | 8 | softmax |" in command(*words, "--seeds", "1,2,3", "--table-only")
     assert "lr 0.01, not 0.1" in command(*words, "--lr", "0.1", code=2)
     words[1] = "mos"
     command(*words)
     assert "components None, not 2" in command(*words, "--components", "2", code=2)
+    assert "mos, contexts × 4" in command(*words, "--context-scale", 4)
 
     for text in ("{", "[]", '{"runs": 3}', '{"runs": [{"layer": "mos"}]}'):
         file.write_text(text)
