@@ -51,14 +51,8 @@ def whole_step(
     preset: Annotated[list[str], "Presets of `highrank bench train`."],
     gpu: GpuName = "h200",
     impl: Annotated[Literal["chunked", "fused", "triton"], "Loss's implementation."] = "triton",
-    model: Annotated[
-        list[str] | None, "Arch and options in quotes, instead of the preset's; may be repeated."
-    ] = None,
 ) -> None:
     """Model training steps of translators on a GPU you do not have, in bfloat16."""
-    given = model or []
-    if chosen := [spec for spec in given if "--head-loss " in f"{spec} ".replace("=", " ")]:
-        raise CaseError(f"--model {chosen[0]}: give the loss as --impl, not as --head-loss")
     require_triton([impl])
     cases = {name: case for one in preset for name, case in named("train", one).items()}
     rows = []
@@ -69,7 +63,7 @@ def whole_step(
                 f"{name}: only translators can be modelled, because an LSTM is one kernel without "
                 "a model; scripts/roofline.py models the loss alone"
             )
-        ours = [spec for spec in (OUR_SOFTMAX, *(given or case.models)) if spec != case.baseline]
+        ours = [spec for spec in (OUR_SOFTMAX, *case.models) if spec != case.baseline]
         specs = [case.baseline, *(f"{spec} --head-loss {impl}" for spec in ours)]
         steps = [estimate_step(spec, case, GPUS[gpu]) for spec in specs]
         softmax = steps[1].products + steps[1].others

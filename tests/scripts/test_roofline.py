@@ -1,6 +1,5 @@
 """The model of a GPU counts what the losses do, and what whole training steps do."""
 
-import shlex
 from pathlib import Path
 
 import pytest
@@ -65,11 +64,12 @@ def test_more_classes_add_the_products_of_the_layer_and_parameters_to_the_update
     assert large - small > 7 * added
 
 
-def test_a_given_model_replaces_the_presets():
-    words = ["ui_strings_en_de", "--impl", "fused", "--model", "transformer_moc"]
+def test_steps_are_those_of_the_presets_models():
+    words = ["ui_strings_en_de", "--impl", "fused"]
     rows = CliRunner().invoke(as_command(whole_step), words).output.splitlines()[2:]
-    models = ["transformer", "transformer_softmax", "transformer_moc"]
-    assert [row.split("`")[1] for row in rows] == models and rows[1].endswith("| 1.00 |")
+    models = [row.split("`")[1] for row in rows]
+    assert models[:2] == ["transformer", "transformer_softmax"] and len(models) > 2
+    assert rows[1].endswith("| 1.00 |")
 
 
 @pytest.mark.triton  # the default implementations name it
@@ -79,11 +79,8 @@ def test_a_given_model_replaces_the_presets():
     (roofline, "mos_pbt", "did you mean 'mos_ptb'"),
     (whole_step, "ptb", "only translators can be modelled"),
     (whole_step, "wmt_en_de --impl naive", "Invalid value for '--impl'"),
-    (whole_step, "ui_strings_en_de --impl fused --model transformer_moss", "transformer_moss"),
     (whole_step, "nothing", ": preset nothing does not exist"),
-    (whole_step, "wmt_en_de --model 'transformer_mixtape --head-loss fused'",
-     "give the loss as --impl, not as --head-loss"),
 ])  # fmt: skip
 def test_bad_input_is_refused(command, words, message):
-    done = CliRunner().invoke(as_command(command), shlex.split(words))
+    done = CliRunner().invoke(as_command(command), words.split())
     assert done.exit_code == 2 and message in done.stderr and not done.stdout
