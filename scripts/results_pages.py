@@ -8,6 +8,7 @@ import csv
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from statistics import mean
@@ -30,11 +31,11 @@ from highrank_plugins.results.comparison import Compared, ComparedSystem, compar
 from highrank_plugins.results.doubts import doubts
 from highrank_plugins.results.metrics import metric_named
 from highrank_plugins.results.results_table import RecordedRun
+from highrank_plugins.studies.ladder import read_ladder
+from highrank_plugins.studies.ladder_table import judge, of_records
 from recipes.synthetic.spamlang_grid import grid_table
-from scripts.ladder_page import ladder_page
 
 DOCS = Path(__file__).parents[1] / "docs"
-TEXTS = DOCS / "results.yaml"
 SIZES = (
     "All runs are small, on CPUs, with three seeds. The papers' sizes have not been run, but for "
     "[first epochs](results/ptb_first_epochs.md)."
@@ -71,26 +72,15 @@ def system(name: str, of: str) -> ComparedSystem:
     for one in study(where or name).systems:
         if one.name == own:
             return one
-    raise ValueError(f"docs/records/{where or name}: no records of {own!r}{place_of(of)}")
+    raise ValueError(f"docs/records/{where or name}: no records of {own!r}")
 
 
 def scores_of(name: str, of: str, metric: str) -> list[float]:
     """Return a metric of all seeds of a system."""
     values = system(name, of).values(metric)
     if not values:
-        raise ValueError(f"docs/records/{name}: {of!r} has no {metric}{place_of(metric)}")
+        raise ValueError(f"docs/records/{name}: {of!r} has no {metric}")
     return values
-
-
-def place_of(name: str) -> str:
-    """Return the lines of the texts that name a system, for a message."""
-    found = [
-        f"{path.name}:{number}"
-        for path in (TEXTS, DOCS / "papers.yaml")
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
-        if re.search(rf"(?<![\w./]){re.escape(name)}(?![\w./])", line)
-    ]
-    return f", named in docs/{', '.join(found[:5])}" if found else ""
 
 
 def filled(name: str, text: str) -> str:
@@ -286,6 +276,23 @@ def runs_page(name: str, of: Mapping[str, Any]) -> str:
     return f"# {of['title']}\n\n{of['setting']}\n\n{to_markdown([table])}"
 
 
+def ladder_page(name: str, of: Mapping[str, Any]) -> str:
+    """Return the page of a ladder, of the sizes and arms that have records."""
+    records = sorted((DOCS / "records" / name).glob("*.json"))
+    ladder = read_ladder(DOCS.parent / of["file"])
+    base, names = ladder.settings.baseline, {path.stem.rpartition("-")[0] for path in records}
+    sizes = {n: size for n, size in ladder.sizes.items() if f"{base}_{n}" in names}
+    arms = [name for name in ladder.arms if f"{name}_{next(iter(sizes))}" in names]
+    ladder = replace(ladder, sizes=sizes, arms=arms)
+    table, _ = judge(ladder, of_records(ladder, records))
+    parts = [f"# {of['title']}", of["question"], of["setting"]]
+    rows = to_markdown([replace(table, notes=[])]).strip()
+    notes = [f"- {note}" for note in table.notes]
+    parts += [f"```bash\nhighrank ladder {of['file']}\n```", rows, "\n".join(notes)]
+    parts.append(of["found"].strip())
+    return "\n\n".join(parts) + "\n"
+
+
 def measures_page(of: Mapping[str, str]) -> str:
     """Return the correlations of measures with quality over layers, each the mean of its seeds."""
     found = {}
@@ -322,7 +329,7 @@ def spamlang_page(name: str, of: Mapping[str, Any]) -> str:
 
 def pages() -> dict[str, str]:
     """Return the text of each page and figure by its path in docs/."""
-    texts: Mapping[str, Any] = read_tree(TEXTS).values
+    texts: Mapping[str, Any] = read_tree(DOCS / "results.yaml").values
     found: dict[str, str] = {}
     found["results.md"] = first_page(texts, found)
     for name, of in texts["studies"].items():

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, NamedTuple
 from unittest import mock
 
 import torch
@@ -28,13 +28,12 @@ import typer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from highrank_plugins.benchmarks.case import CaseError, LossCase, changed
+from highrank_plugins.benchmarks.case import CaseError, LossCase
 from highrank_plugins.benchmarks.implementations import loss_function
 from highrank_plugins.benchmarks.run import loss_cases
 from highrank_plugins.cli import as_command
 from highrank_plugins.cli.options import names
 from highrank_plugins.common import formatting
-from highrank_plugins.common.names import did_you_mean
 
 PRODUCTS = {"mm", "addmm", "addmm_", "bmm", "baddbmm_"}
 # Assumed shares of the data sheet's peaks that large operations reach, equal for all GPUs.
@@ -48,7 +47,6 @@ class Gpu:
     A multiprocessor issues 128 instructions of threads per clock.
     """
 
-    name: str
     bandwidth: float
     products: float
     instructions: float
@@ -62,13 +60,14 @@ class Gpu:
         )
 
 
-# From NVIDIA's data sheets: dense products in bfloat16, accumulated in float32.
+# From NVIDIA's data sheets (SXM; A100 80GB): dense products in bfloat16, accumulated in float32.
 GPUS = {
-    "h200": Gpu("H200 SXM", 4.8e12, 989e12, 132 * 128 * 1.75e9),
-    "h100": Gpu("H100 SXM", 3.35e12, 989e12, 132 * 128 * 1.75e9),
-    "a100": Gpu("A100 80GB SXM", 2.039e12, 312e12, 108 * 128 * 1.41e9),
-    "rtx4090": Gpu("RTX 4090", 1.008e12, 165e12, 128 * 128 * 2.52e9),
+    "h200": Gpu(4.8e12, 989e12, 132 * 128 * 1.75e9),
+    "h100": Gpu(3.35e12, 989e12, 132 * 128 * 1.75e9),
+    "a100": Gpu(2.039e12, 312e12, 108 * 128 * 1.41e9),
+    "rtx4090": Gpu(1.008e12, 165e12, 128 * 128 * 2.52e9),
 }
+GpuName = Annotated[Literal["h200", "h100", "a100", "rtx4090"], "GPU to model."]
 KERNELS = Path(__file__).parents[1] / "docs" / "benchmarks" / "kernels_sm90.csv"
 # Components of the kernel's record: those of a mixture, of its gradient and of a tree.
 COMPONENTS = {"softmax_kernel": "1", "gradient_kernel": "2", "mixture_kernel": "9"}
@@ -97,8 +96,7 @@ def instructions() -> dict[str, dict[str, float]]:
     return found
 
 
-@dataclass
-class RooflineEstimate:
+class RooflineEstimate(NamedTuple):
     """Hold seconds of products, of other operations, and of products alone; bytes at the peak."""
 
     products: float
@@ -184,18 +182,9 @@ def counted(seconds: Seconds) -> Iterator[None]:
 def estimate(case: LossCase, implementation: str, gpu: Gpu) -> RooflineEstimate:
     """Return the model of one step, forward and backward, of a loss in bfloat16."""
     seconds = Seconds(gpu, case.pointwise)
-    peak, gradients = peak_of(case, implementation, counted(seconds))
-    floor = sum(6 * a * b * c for a, b, c in case.products())
-    floor_seconds = gpu.seconds(0, floor)
-    return RooflineEstimate(seconds.products, seconds.others, floor_seconds, peak, gradients)
-
-
-def find_gpu(name: str) -> Gpu:
-    """Return the peaks of a GPU of `GPUS`."""
-    if name not in GPUS:
-        known = ", ".join(GPUS)
-        raise CaseError(f"--gpu {name} does not exist{did_you_mean(name, GPUS)}; known: {known}")
-    return GPUS[name]
+    sizes = peak_of(case, implementation, counted(seconds))
+    floor = gpu.seconds(0, sum(6 * a * b * c for a, b, c in case.products()))
+    return RooflineEstimate(seconds.products, seconds.others, floor, *sizes)
 
 
 def require_triton(implementations: list[str]) -> None:
@@ -204,11 +193,8 @@ def require_triton(implementations: list[str]) -> None:
         raise CaseError("--impl triton: triton is not installed; pip install 'triton>=3.4'")
 
 
-def run_roofline(
-    presets: list[str], implementations: list[str], gpu: str, changes: dict[str, Any]
-) -> str:
+def run_roofline(presets: list[str], implementations: list[str], gpu: str) -> str:
     """Return a Markdown table of models, one line per case and implementation."""
-    peaks = find_gpu(gpu)
     for name in implementations:
         if name not in IMPLEMENTATIONS:
             raise CaseError(
@@ -216,13 +202,12 @@ def run_roofline(
                 "`highrank bench loss` measures any"
             )
     require_triton(implementations)
-    cases = loss_cases(presets, {"device": "cpu", "dtype": "bfloat16"}, {})
     heading = ["case", "implementation", "products, ms", "others, ms", "× gemm_floor"]
     heading += ["peak, MiB", "of which gradients, MiB"]
     rows = []
-    for name, case in cases.items():
+    for name, case in loss_cases(presets, {"device": "cpu", "dtype": "bfloat16"}, {}).items():
         for implementation in implementations:
-            found = estimate(changed(case, changes), implementation, peaks)
+            found = estimate(case, implementation, GPUS[gpu])
             times = [f"{1e3 * found.products:.2f}", f"{1e3 * found.others:.2f}"]
             times.append(f"{(found.products + found.others) / found.gemm_floor:.2f}")
             sizes = [f"{size / 2**20:,.0f}" for size in (found.peak, found.gradients)]
@@ -282,21 +267,13 @@ def peak_of(
 
 def roofline(
     preset: Annotated[list[str], "Cases or groups of benchmarks/presets.yaml, for `bench loss`."],
-    gpu: Annotated[str, "GPU to model: h200, h100, a100 or rtx4090."] = "h200",
+    gpu: GpuName = "h200",
     impl: Annotated[
         str, "Implementations, separated by commas: naive, gathered, chunked, fused, triton."
     ] = "naive,fused,triton",
-    tokens: Annotated[int | None, "Tokens N instead of the preset's."] = None,
-    components: Annotated[int | None, "Components K instead of the preset's."] = None,
-    classes: Annotated[int | None, "Classes M instead of the preset's."] = None,
-    memory: Annotated[int | None, "Memory of a chunk in MiB; 0: the default."] = None,
-    label_smoothing: Annotated[float | None, "Label smoothing instead of the preset's."] = None,
 ) -> None:
     """Model time and memory of losses on a GPU you do not have, in bfloat16."""
-    given = {"tokens": tokens, "components": components, "classes": classes, "memory": memory}
-    given |= {"label_smoothing": label_smoothing}
-    changes = {name: value for name, value in given.items() if value is not None}
-    typer.echo(run_roofline(preset, names("--impl", impl), gpu, changes), nl=False)
+    typer.echo(run_roofline(preset, names("--impl", impl), gpu), nl=False)
 
 
 if __name__ == "__main__":

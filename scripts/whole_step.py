@@ -9,7 +9,7 @@ The step of `highrank bench train` runs on device `meta`, and each operation tak
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 import typer
@@ -19,9 +19,8 @@ from highrank_plugins.benchmarks.case import CaseError, ModelCase, named
 from highrank_plugins.benchmarks.models import model_step
 from highrank_plugins.cli import as_command
 from highrank_plugins.common import formatting
-from scripts.roofline import Gpu, Seconds, counted, find_gpu, require_triton
+from scripts.roofline import GPUS, Gpu, GpuName, Seconds, counted, require_triton
 
-IMPLEMENTATIONS = ("chunked", "fused", "triton")
 OUR_SOFTMAX = "transformer_softmax"
 
 
@@ -50,20 +49,10 @@ def estimate_step(model: str, case: ModelCase, gpu: Gpu) -> Seconds:
 
 def whole_step(
     preset: Annotated[list[str], "Presets of `highrank bench train`."],
-    gpu: Annotated[str, "GPU to model: h200, h100, a100 or rtx4090."] = "h200",
-    impl: Annotated[str, "Implementation of the loss: chunked, fused or triton."] = "triton",
-    model: Annotated[
-        list[str] | None, "Arch and options in quotes, instead of the preset's; may be repeated."
-    ] = None,
+    gpu: GpuName = "h200",
+    impl: Annotated[Literal["chunked", "fused", "triton"], "Loss's implementation."] = "triton",
 ) -> None:
     """Model training steps of translators on a GPU you do not have, in bfloat16."""
-    peaks = find_gpu(gpu)
-    if impl not in IMPLEMENTATIONS:
-        known = ", ".join(IMPLEMENTATIONS)
-        raise CaseError(f"--impl {impl}: a whole step takes one of {known}")
-    given = model or []
-    if chosen := [spec for spec in given if "--head-loss " in f"{spec} ".replace("=", " ")]:
-        raise CaseError(f"--model {chosen[0]}: give the loss as --impl, not as --head-loss")
     require_triton([impl])
     cases = {name: case for one in preset for name, case in named("train", one).items()}
     rows = []
@@ -74,9 +63,9 @@ def whole_step(
                 f"{name}: only translators can be modelled, because an LSTM is one kernel without "
                 "a model; scripts/roofline.py models the loss alone"
             )
-        ours = [spec for spec in (OUR_SOFTMAX, *(given or case.models)) if spec != case.baseline]
+        ours = [spec for spec in (OUR_SOFTMAX, *case.models) if spec != case.baseline]
         specs = [case.baseline, *(f"{spec} --head-loss {impl}" for spec in ours)]
-        steps = [estimate_step(spec, case, peaks) for spec in specs]
+        steps = [estimate_step(spec, case, GPUS[gpu]) for spec in specs]
         softmax = steps[1].products + steps[1].others
         for spec, step in zip((case.baseline, *ours), steps, strict=True):
             times = [f"{1e3 * seconds:.2f}" for seconds in (step.products, step.others)]

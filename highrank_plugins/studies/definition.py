@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -193,7 +192,7 @@ def recipe_folder(name: str, below: Path) -> Path:
 def _check_recipe_options(
     options: Mapping[str, str], recipe: Path, known: Mapping[str, str], tree: Tree
 ) -> None:
-    """Refuse options that run.sh lacks, and those that it would take from the environment."""
+    """Refuse options that run.sh lacks, and those that the study itself gives."""
     for name in options:
         place, value = (tree, "options", name), options[name]
         if name in _OWN:
@@ -204,12 +203,6 @@ def _check_recipe_options(
             raise wrong(f"expected a number, got {value}", *place)
         if name == "data" and known and not Path(value).exists():  # every member would fail
             raise wrong(f"{value}: no such folder", *place)
-    for name in {*known} - {*options} - {"conf", "name", "exp_dir"}:
-        if f"HIGHRANK_{name.upper()}" in os.environ:
-            raise ConfigurationError(
-                f"HIGHRANK_{name.upper()} in the environment would change every member; unset it, "
-                f"and write {name} into {tree.place(())}"
-            )
 
 
 def script_options(recipe: Path) -> dict[str, str]:

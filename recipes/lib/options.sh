@@ -1,8 +1,7 @@
 # shellcheck shell=bash
 # The options of a recipe: lines NAME=DEFAULT  # HELP of its run.sh, above its call of parse_options, and
 # those below "# Options" in the libraries that it sources, unless it has its own of that name.
-# stop_stage=7 can be set by --stop-stage 3, --stop-stage=3, or HIGHRANK_STOP_STAGE=3 in the
-# environment. An array (set=()) takes one value per flag; in the environment spaces separate them.
+# stop_stage=7 can be set by --stop-stage 3 or --stop-stage=3. An array (set=()) takes one value per flag.
 # Locals begin with _ here, so that none hides an option.
 
 shared_options=()                       # files with options of several recipes, the special ones first
@@ -36,17 +35,6 @@ assign() {                              # assign NAME VALUE
     else
         printf -v "$1" '%s' "$2"
     fi
-}
-
-options_from_environment() {            # options_from_environment NAME…
-    local _name _variable _words _word
-    for _name in "$@"; do
-        _variable=HIGHRANK_${_name^^}
-        [[ -n ${!_variable+set} ]] || continue
-        _words=("${!_variable}")
-        if is_array "$_name"; then read -ra _words <<<"${!_variable}"; fi
-        for _word in ${_words[@]+"${_words[@]}"}; do assign "$_name" "$_word"; done
-    done
 }
 
 did_you_mean() {                        # did_you_mean WORD KNOWN…
@@ -86,7 +74,6 @@ parse_options() {
     local -A _defaults=()
     mapfile -t _names < <(option_lines | cut -d= -f1)
     for _name in "${_names[@]}"; do is_array "$_name" || _defaults[$_name]=${!_name}; done
-    options_from_environment "${_names[@]}"
     while (($#)); do
         if [[ $1 == -h || $1 == --help ]]; then show_help && exit 0; fi
         _flag=${1%%=*}

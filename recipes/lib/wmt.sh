@@ -1,13 +1,20 @@
 # shellcheck shell=bash
 # The stages of a translation recipe from published archives to a score. Stages 0 to 2 are shared by
-# all runs that need the same text and pieces. The recipe has the files corpus.yaml and
-# corpus_small.yaml, and the options data, scale, corpus and against.
+# all runs that need the same text and pieces. The recipe has the files corpus.yaml and corpus_small.yaml.
 # shellcheck source=../lib/translation.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/translation.sh"
 
+# Options
+data=               # folder with the archives or their text; empty: downloaded
+scale=full          # full; small: 30,000 pairs and a model that a laptop trains
+corpus=             # file that names the text; empty: corpus.yaml, or corpus_small.yaml for small
+conf=               # what to train: conf/NAME.yaml, as small/mos; empty: yang2019/mixtape, or small/mixtape
+against=            # another system's translations, one per line, for a paired test
+
+shared_options=("${BASH_SOURCE[0]}" "${shared_options[@]}")
+
 # wmt_recipe SOURCE TARGET [FLAG…]: run all stages, with further flags for `evaluate score`. The
 # languages are those of the pairs in corpus.yaml.
-# shellcheck disable=SC2154
 wmt_recipe() {
     choose_scale
     take_paths
@@ -25,7 +32,6 @@ wmt_recipe() {
     model_stages
 }
 
-# shellcheck disable=SC2154
 choose_scale() {
     case $scale in
         full) corpus=${corpus:-$recipe_dir/corpus.yaml} conf=${conf:-yang2019/mixtape} ;;
@@ -35,7 +41,6 @@ choose_scale() {
 }
 
 # choose_precision: train in half precision on GPUs, unless --set names a precision; a run that is there keeps its own.
-# shellcheck disable=SC2154
 choose_precision() {
     local kept=$exp_dir/${recipe_dir##*/}/${name:-$conf}/config.yaml
     if [[ " ${set[*]-}" =~ \ (train\.)?((memory_efficient_)?(fp|bf)16|amp|cpu)= || $launch == *--processes* ]]; then return; fi

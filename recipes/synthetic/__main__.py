@@ -37,7 +37,7 @@ from recipes.synthetic.fitting import (
 )
 from recipes.synthetic.gss_grid import gss_grid
 from recipes.synthetic.spamlang_grid import (
-    SpamLangGrid,
+    grid_cases,
     grid_figures,
     grid_table,
     read_runs,
@@ -191,11 +191,11 @@ def spamlang(
     plots.check_plot(plot)
     if not lr > 0:
         raise ValueError(f"--lr {lr}: must be above 0")
-    grid = SpamLangGrid(
-        heads=names("--heads", heads), components=components, steps=steps, lr=lr,
-        classes=_values("--classes", classes, int, 2), dims=_values("--dim", dim, int, 1),
-        seeds=_values("--seeds", seeds, int, 0), context_scale=context_scale,
+    cases = grid_cases(
+        names("--heads", heads), _values("--classes", classes, int, 2),
+        _values("--dim", dim, int, 1), _values("--seeds", seeds, int, 0),
         backward_ranks=numbers("--backward-rank", backward_rank, int) if backward_rank else (),
+        components=components, context_scale=context_scale, steps=steps, lr=lr,
     )  # fmt: skip
     if table_only and (output is None or not output.exists()):
         raise ValueError("--table-only needs --output FILE, the file of earlier runs")
@@ -212,7 +212,7 @@ def spamlang(
             stack.enter_context(held(lock, f"--output {output}", "command that adds runs to it"))
         runs = [] if output is None or not output.exists() else read_runs(output)
         if not table_only:
-            runs = run_grid(grid, runs, save, lambda text: typer.echo(text, err=True))
+            runs = run_grid(cases, runs, save, lambda text: typer.echo(text, err=True))
     echo_markdown(grid_table(runs))
     if plot is not None:
         plots.draw(plot, *grid_figures(runs))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, fields
+from itertools import product
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -17,71 +17,48 @@ from recipes.synthetic.fitting import heads_named
 from recipes.synthetic.spamlang import GOAL, SpamLangRun, SpamLangSettings, spamlang
 
 SpamLangRecord = dict[str, Any]
-_Case = tuple[int, int, str]  # M, d and layer
+Case = tuple[SpamLangRecord, dict[str, Any], SpamLangSettings]
+_Group = tuple[int, int, str]  # M, d and layer
 _HEADINGS = [
     "M", "d", "layer", f"steps to {GOAL:.0%}", "p (Holm)", "correct at the end",
     "retention at contexts", "at features", "at contexts, half learnt", "at features, half learnt",
 ]  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
-class SpamLangGrid:
-    """Hold the values to vary, and the settings of all runs.
+def grid_cases(
+    heads: Sequence[str], classes: Sequence[int], dims: Sequence[int], seeds: Sequence[int],
+    *, backward_ranks: Sequence[int], components: int | None, context_scale: float,
+    steps: int, lr: float,
+) -> Iterator[Case]:  # fmt: skip
+    """Yield the key of each run, with the layer's options and the settings.
 
-    Attributes:
-        heads: see `heads_named`. backward_ranks: r of controls, which are softmaxes.
-        context_scale: of the mixtures' contexts.
+    For `heads` see `heads_named`. A softmax with each of `backward_ranks` below the width is a
+    control; `context_scale` is of the mixtures' contexts.
     """
-
-    heads: Sequence[str]
-    classes: Sequence[int]
-    dims: Sequence[int]
-    seeds: Sequence[int]
-    backward_ranks: Sequence[int] = ()
-    components: int | None = None
-    context_scale: float = 1.0
-    steps: int = 4000
-    lr: float = 1e-2
-
-    def cases(self) -> Iterator[tuple[SpamLangRecord, dict[str, Any], SpamLangSettings]]:
-        """Yield the key of each run, with the layer's options and the settings."""
-        for wanted in self.backward_ranks:
-            if not 1 <= wanted < max(self.dims):
-                raise ValueError(
-                    f"--backward-rank {wanted}: must lie in [1, {max(self.dims)}), below the "
-                    "largest width"
-                )
-        layers = {
-            self._label(name, options): (self._scaled(options), None)
-            for name, options in heads_named(self.heads, self.components).items()
-        }
-        for classes, dim in itertools.product(self.classes, self.dims):
-            controls = {
-                f"softmax, gradient of rank {rank}": ({"name": "softmax"}, rank)
-                for rank in self.backward_ranks
-                if rank < dim
-            }
-            for label, (options, rank) in (layers | controls).items():
-                for seed in self.seeds:
-                    settings = SpamLangSettings(
-                        classes=classes, dim=dim, backward_rank=rank,
-                        steps=self.steps, lr=self.lr, seed=seed,
-                    )  # fmt: skip
-                    key = {"classes": classes, "dim": dim, "layer": label, "seed": seed}
-                    yield key, options, settings
-
-    def _scaled(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        has_contexts = "context_scale" in head_options(options["name"])
-        return dict(options) | ({"context_scale": self.context_scale} if has_contexts else {})
-
-    def _label(self, name: str, options: Mapping[str, Any]) -> str:
-        if self.context_scale == 1 or "context_scale" not in head_options(options["name"]):
-            return name
-        return f"{name}, contexts × {self.context_scale:g}"
+    for wanted in backward_ranks:
+        if not 1 <= wanted < max(dims):
+            raise ValueError(
+                f"--backward-rank {wanted}: must lie in [1, {max(dims)}), below the largest width"
+            )
+    layers: list[tuple[str, dict[str, Any], int | None]] = []
+    for name, options in heads_named(heads, components).items():
+        if "context_scale" in head_options(options["name"]):
+            options = options | {"context_scale": context_scale}
+            name += f", contexts × {context_scale:g}" if context_scale != 1 else ""
+        layers.append((name, options, None))
+    layers += [
+        (f"softmax, gradient of rank {rank}", {"name": "softmax"}, rank) for rank in backward_ranks
+    ]
+    for many, dim, (label, options, rank), seed in product(classes, dims, layers, seeds):
+        if rank is None or rank < dim:
+            settings = SpamLangSettings(
+                classes=many, dim=dim, backward_rank=rank, steps=steps, lr=lr, seed=seed
+            )
+            yield {"classes": many, "dim": dim, "layer": label, "seed": seed}, options, settings
 
 
 def run_grid(
-    grid: SpamLangGrid,
+    cases: Iterable[Case],
     done: Sequence[SpamLangRecord],
     save: Callable[[list[SpamLangRecord]], None],
     say: Callable[[str], None],
@@ -91,8 +68,8 @@ def run_grid(
     A run of `done` that has not learnt is replaced if the grid allows more steps.
     """
     runs = list(done)
-    cases = [(*case, _earlier(runs, *case)) for case in grid.cases()]
-    for key, options, settings, earlier in cases:
+    checked = [(*case, _earlier(runs, *case)) for case in cases]
+    for key, options, settings, earlier in checked:
         if earlier is not None:
             if earlier["steps"] or earlier["setup"]["settings"]["steps"] >= settings.steps:
                 continue
@@ -100,8 +77,7 @@ def run_grid(
         found = asdict(spamlang(options, settings))
         setup = {"options": options, "settings": asdict(settings)}
         runs.append(key | found | {"setup": setup})
-        steps = found["steps"] or f"more than {settings.steps}"
-        say(f"{_named(key)}: {steps}")
+        say(f"{_named(key)}: {found['steps'] or f'more than {settings.steps}'}")
         save(runs)
     return runs
 
@@ -109,18 +85,18 @@ def run_grid(
 def _earlier(
     runs: Sequence[SpamLangRecord],
     key: SpamLangRecord,
-    options: Mapping[str, Any],
+    options: dict[str, Any],
     settings: SpamLangSettings,
 ) -> SpamLangRecord | None:
     """Return the run of a case, if there is one; it may have had another limit of steps."""
     found = next((run for run in runs if key.items() <= run.items()), None)
     if found is not None:
-        before, now = found["setup"], {"options": options, "settings": asdict(settings)}
+        before = found["setup"]["options"] | found["setup"]["settings"] | {"steps": 0}
+        now = options | asdict(settings) | {"steps": 0}
         changed = [
-            f"{name} {before[part].get(name)}, not {now[part].get(name)}"
-            for part in ("options", "settings")
-            for name in sorted({*before[part], *now[part]} - {"steps"})
-            if before[part].get(name) != now[part].get(name)
+            f"{name} {before.get(name)}, not {now.get(name)}"
+            for name in sorted(before.keys() | now.keys())
+            if before.get(name) != now.get(name)
         ]
         if changed:
             raise ValueError(
@@ -177,7 +153,7 @@ def grid_table(runs: Sequence[SpamLangRecord]) -> str:
     A layer is compared with the softmax of the same vocabulary and width if all runs of both have
     reached the goal. A dash stands for shares at a half that not all runs have reached.
     """
-    groups: dict[_Case, list[SpamLangRecord]] = {}
+    groups: dict[_Group, list[SpamLangRecord]] = {}
     for run in runs:
         groups.setdefault((run["classes"], run["dim"], run["layer"]), []).append(run)
     p_values = _p_values(groups)
@@ -197,7 +173,7 @@ def grid_table(runs: Sequence[SpamLangRecord]) -> str:
     return table(_HEADINGS, rows) + (f"\n{note}\n" if p_values else "")
 
 
-def _p_values(groups: Mapping[_Case, Sequence[SpamLangRecord]]) -> dict[_Case, float]:
+def _p_values(groups: Mapping[_Group, Sequence[SpamLangRecord]]) -> dict[_Group, float]:
     """Return the adjusted p-value of each case that can be compared with its softmax."""
     found = {}
     for classes, dim, layer in groups:

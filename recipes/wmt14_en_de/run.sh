@@ -9,11 +9,6 @@
 # shellcheck source=../lib/wmt.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/wmt.sh"
 
-data=               # folder with the archives or their text; empty: downloaded
-scale=full          # full; small: 30,000 pairs and a model that a laptop trains
-corpus=             # file that names the text; empty: corpus.yaml, or corpus_small.yaml for small
-conf=               # what to train: conf/NAME.yaml, as small/mos; empty: yang2019/mixtape, or small/mixtape
-against=            # another system's translations, one per line, for a paired test
 parse_options "$@"
 
 wmt_recipe en de --tokenise de --compound-split

@@ -76,7 +76,7 @@ def test_numbers_follow_the_records_and_an_unknown_name_ends_the_script():
     assert text.startswith(f"{own:.2f}, {other - own:+.2f} [")
     assert text.endswith(f"], {mean(m['test_rank'] for m in mos):,.0f}.")
     for text, said in (
-        ("{mos_dropoutl0.3}", "no records of 'mos_dropoutl0.3', named in docs/results.yaml:"),
+        ("{mos_dropoutl0.3}", "ptb_small: no records of 'mos_dropoutl0.3'"),
         ("{mos: test_nothing}", "ptb_small: 'mos' has no test_nothing"),
     ):
         with pytest.raises(ValueError, match=said):

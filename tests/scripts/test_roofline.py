@@ -1,6 +1,5 @@
 """The model of a GPU counts what the losses do, and what whole training steps do."""
 
-import shlex
 from pathlib import Path
 
 import pytest
@@ -8,13 +7,13 @@ from click.testing import CliRunner
 
 from highrank_plugins.benchmarks.case import LossCase, ModelCase, changed
 from highrank_plugins.cli import as_command
-from scripts.roofline import GPUS, Gpu, estimate, roofline, run_roofline
+from scripts.roofline import Gpu, estimate, roofline, run_roofline
 from scripts.whole_step import estimate_step, whole_step
 
 DOCS = Path(__file__).parents[2] / "docs"
 # as if it moved data and ran kernels in no time, and one product operation a second
-PRODUCTS_ONLY = Gpu("products", 1e30, 1 / 0.7, 1e30)
-MEMORY_ONLY = Gpu("memory", 1 / 0.875, 1e30, 1e30)
+PRODUCTS_ONLY = Gpu(1e30, 1 / 0.7, 1e30)
+MEMORY_ONLY = Gpu(1 / 0.875, 1e30, 1e30)
 
 
 def test_products_are_those_of_the_layer():
@@ -36,25 +35,11 @@ def test_products_are_those_of_the_layer():
 ])  # fmt: skip
 def test_the_documented_table_is_reproduced(presets, implementations):
     text = (DOCS / "benchmarks" / "gpu.md").read_text(encoding="utf-8").splitlines()
-    for line in run_roofline(presets, implementations, "h200", {}).splitlines()[2:]:
+    for line in run_roofline(presets, implementations, "h200").splitlines()[2:]:
         start = "|".join(line.split("|")[:3])
         kept = next(row for row in text if row.startswith(start) and "%" not in row)
         numbers = [[float(x.replace(",", "")) for x in of.split("|")[3:-1]] for of in (kept, line)]
         assert numbers[0] == pytest.approx(numbers[1], rel=0.03, abs=0.02)
-
-
-@pytest.mark.triton
-@pytest.mark.long
-def test_a_small_chunk_lowers_the_peak_of_a_large_mixture():
-    """Bound the peak of a MoS in bfloat16 by its gradients and 160 MiB, and its time."""
-    for smoothing, most in ((0.1, 1.3), (0.0, 1.25)):
-        case = LossCase(
-            "mos", tokens=4096, dim=1024, classes=32768, components=15, dtype="bfloat16",
-            bias=False, memory=51, label_smoothing=smoothing,
-        )  # fmt: skip
-        found = estimate(case, "triton", GPUS["h200"])
-        assert found.peak <= found.gradients + 160 * 2**20
-        assert found.products + found.others <= most * found.gemm_floor
 
 
 SHAPE = " ".join(
@@ -79,29 +64,23 @@ def test_more_classes_add_the_products_of_the_layer_and_parameters_to_the_update
     assert large - small > 7 * added
 
 
-def test_a_given_model_replaces_the_presets():
-    words = ["ui_strings_en_de", "--impl", "fused", "--model", "transformer_moc"]
+def test_steps_are_those_of_the_presets_models():
+    words = ["ui_strings_en_de", "--impl", "fused"]
     rows = CliRunner().invoke(as_command(whole_step), words).output.splitlines()[2:]
-    models = ["transformer", "transformer_softmax", "transformer_moc"]
-    assert [row.split("`")[1] for row in rows] == models and rows[1].endswith("| 1.00 |")
+    models = [row.split("`")[1] for row in rows]
+    assert models[:2] == ["transformer", "transformer_softmax"] and len(models) > 2
+    assert rows[1].endswith("| 1.00 |")
 
 
 @pytest.mark.triton  # the default implementations name it
 @pytest.mark.parametrize(("command", "words", "message"), [
-    (roofline, "mos_ptb --gpu h20", "--gpu h20 does not exist; did you mean 'h200'"),
-    (roofline, "mos_ptb --label-smoothing 1", "label_smoothing must lie in [0, 1), got 1"),
+    (roofline, "mos_ptb --gpu h20", "Invalid value for '--gpu'"),
     (roofline, "mos_ptb --impl liger", "--impl liger: the roofline covers only naive"),
-    (roofline, "mos_ptb --tokens 8,9", "Invalid value for '--tokens'"),
     (roofline, "mos_pbt", "did you mean 'mos_ptb'"),
     (whole_step, "ptb", "only translators can be modelled"),
-    (whole_step, "wmt_en_de --impl naive", "takes one of chunked, fused, triton"),
-    (whole_step, "wmt_en_de --tokens 5", "No such option: --tokens"),
-    (whole_step, "wmt_en_de --gpu h2000", "--gpu h2000 does not exist; did you mean 'h200'?"),
-    (whole_step, "ui_strings_en_de --impl fused --model transformer_moss", "transformer_moss"),
+    (whole_step, "wmt_en_de --impl naive", "Invalid value for '--impl'"),
     (whole_step, "nothing", ": preset nothing does not exist"),
-    (whole_step, "wmt_en_de --model 'transformer_mixtape --head-loss fused'",
-     "give the loss as --impl, not as --head-loss"),
 ])  # fmt: skip
 def test_bad_input_is_refused(command, words, message):
-    done = CliRunner().invoke(as_command(command), shlex.split(words))
+    done = CliRunner().invoke(as_command(command), words.split())
     assert done.exit_code == 2 and message in done.stderr and not done.stdout
