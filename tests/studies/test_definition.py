@@ -133,13 +133,10 @@ def test_invalid_studies_are_refused(folder, tree, message):
         prepare(read(folder, **tree), folder / "exp")
 
 
-def test_files_that_are_no_study_and_options_from_the_environment_are_refused(folder, monkeypatch):
+def test_files_that_are_no_study_are_refused(folder):
     file = write_study(folder, of() | PTB)
     with pytest.raises(ConfigurationError, match=r"no such study; did you mean 'layers'\?"):
         read_study(folder / "layer.yaml")
-    monkeypatch.setenv("HIGHRANK_SET", "lr=3")
-    with pytest.raises(ConfigurationError, match=r"HIGHRANK_SET in the environment .* unset it"):
-        read_study(file)
     file.write_text("a: " + "1" * (1 << 20))
     with pytest.raises(ConfigurationError, match=r"1\.0 MB are read at most"):
         read_study(file)
