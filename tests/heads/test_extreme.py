@@ -1,10 +1,13 @@
 """Logits of ±1e4, saturated gates and priors, NaN; tests/losses/test_extreme_numbers has more."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 
 from tests.heads.cases import PRODUCT, STRUCTURES, VARIANTS, arrays_of, make_features
+from tests.losses.implementations import RUNNABLE
 
 GATES = ("prior.weight", "gate_shared.weight", "gate_embed", "gate_bias")
 
@@ -37,9 +40,11 @@ def test_nan_stays_nan(case):
     head = case.build()
     features = make_features(2)
     features[0, 0] = torch.nan
-    for impl in ("reference", "chunked", "fused"):
-        losses = head.nll(features, torch.tensor([1, 2]), impl=impl).loss
+    for impl, smoothing in itertools.product({*RUNNABLE} - {"triton"}, (0.0, 0.1)):
+        losses = head.nll(features, torch.tensor([1, 2]), impl=impl, label_smoothing=smoothing).loss
         assert losses[0].isnan() and losses[1].isfinite(), impl
+        losses.sum().backward()
+        assert head.weight.grad.isnan().any()
 
 
 @pytest.mark.parametrize("case", VARIANTS, ids=str)
