@@ -158,4 +158,4 @@ def test_the_files_of_a_loss_are_those_that_the_page_names():
     finally:
         sys.setprofile(None)
     used = {str(path.relative_to(folder)) for path in called if path.is_relative_to(folder)}
-    assert used == named and len(named) == 9
+    assert used == named and len(named) == 8

@@ -53,7 +53,6 @@ def generators(like: Tensor) -> list[Tensor]:
 
 
 def set_generators(states: list[Tensor]) -> None:
-    """Set the states that `generators` returned."""
     for state in states[:1]:
         torch.set_rng_state(state)
     for state in states[1:]:
@@ -61,10 +60,7 @@ def set_generators(states: list[Tensor]) -> None:
 
 
 def products_add_in_float32(device: torch.device) -> bool:
-    """Whether tensor cores add products of half-precision matrices to float32: from sm_80 on.
-
-    Older GPUs would spill the registers of Triton's products.
-    """
+    """Whether tensor cores add products of half-precision matrices to float32: from sm_80 on."""
     if device.type == "cuda":
         return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
     return device.type != "cpu"
@@ -77,7 +73,6 @@ class GradientSum:
         self.total, self.is_empty = total, True
 
     def add(self, grad: Tensor) -> None:
-        """Add a gradient of the same shape."""
         (self.total.copy_ if self.is_empty else self.total.add_)(grad)
         self.is_empty = False
 

@@ -43,10 +43,7 @@ _verdicts: WeakKeyDictionary[Any, dict[Any, tuple[str, list[object]]]] = WeakKey
 
 
 def checked_implementation(plan: LossPlan, chosen: str, compute: Compute) -> str:
-    """Return the implementation that computes the loss of an own layer.
-
-    The check runs once for each way of computing it, and for each state of the layer.
-    """
+    """Return what computes an own layer's loss, checked once for each way and state of it."""
     # a single class has no gradient to compare
     if not plan.features.numel() or plan.head.num_classes == 1 or _trying.get():
         return chosen

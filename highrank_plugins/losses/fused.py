@@ -43,7 +43,6 @@ class LossChunk(NamedTuple):
     start: int  # number of the first token in the batch
 
     def rows(self, a: int, b: int) -> LossChunk:
-        """Return the tokens a..b−1 of the chunk."""
         if b - a == len(self.target_N):
             return self
         scale_N = None if self.scale_N is None else self.scale_N[a:b]
@@ -92,7 +91,6 @@ class FusedLoss:
         raise NotImplementedError
 
     def chunk_tokens(self) -> int:
-        """Return how many tokens a chunk may have."""
         plan, width = self.plan, self.kernels.bytes_per_logit
         floats, rows, memory = self.floats_per_token(plan.head), plan.head.num_classes, plan.memory
         if plan.split is not None:
@@ -144,10 +142,7 @@ class FusedLoss:
         self, rows: Tensor, weight: Tensor, out: Tensor, bias: Tensor | None = None,
         adds: bool = False,
     ) -> None:  # fmt: skip
-        """Write rows @ weight^T (+ bias) into `out`, or add the product to what `out` holds.
-
-        Products are in the compute dtype, `out` and `bias` in that of chunks.
-        """
+        """Write rows @ weight^T (+ bias) into `out`, or add the product to what `out` holds."""
         if rows.dtype != out.dtype:
             found = torch.mm(rows, weight.t(), out=self._narrow(out))
             (out.add_ if adds else out.copy_)(found)

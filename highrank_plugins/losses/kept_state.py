@@ -77,7 +77,7 @@ class _Fields:
     def __init__(self, held: Any, names: Iterable[str] | None = None) -> None:
         self.held, self.names = held, names
 
-    def __copy__(self) -> dict[str, Any]:
+    def read(self) -> dict[str, Any]:
         held, found = self.held, {}
         space: Any = vars(held) if isinstance(held, type) else held
         own = (n for n in space if not n.startswith("__")) if self.names is None else self.names
@@ -87,12 +87,13 @@ class _Fields:
                 found[name] = object.__getattribute__(held, name) if is_slot else space[name]
         return found
 
+    __copy__ = read
+
     def __len__(self) -> int:
-        return len(copy.copy(self))
+        return len(self.read())
 
     def put(self, before: dict[str, Any]) -> None:
-        """Set what differs."""
-        held, now = self.held, copy.copy(self)
+        held, now = self.held, self.read()
         kind: Any = type if isinstance(held, type) else object
         for name in now.keys() - before.keys():
             held.pop(name) if isinstance(held, dict) else kind.__delattr__(held, name)
@@ -264,7 +265,7 @@ def _numbers(value: Any, name: str) -> Tensor | None:
 
 
 def _values(container: Any) -> list[Any]:
-    held = copy.copy(container) if isinstance(container, _Fields) else container
+    held = container.read() if isinstance(container, _Fields) else container
     return list(held.values() if isinstance(held, dict) else held)
 
 

@@ -102,7 +102,6 @@ def other_rows(ignored: Tensor) -> Tensor:
 
 
 def compute(impl: str, plan: LossPlan) -> LossOutput:
-    """Return the loss of a plan by an implementation."""
     if impl == "reference":
         return reference_nll(plan)
     if plan.split is not None:
@@ -111,10 +110,7 @@ def compute(impl: str, plan: LossPlan) -> LossOutput:
 
 
 def _mean(plan: LossPlan, total: LossOutput) -> LossOutput:
-    """Return means over the tokens that are not ignored.
-
-    Where there are none, means are NaN and gradients zero, as in torch's cross_entropy.
-    """
+    """Return means over the tokens that are not ignored."""
     ones = total.nll.new_ones(len(plan.target))
     count = plan.blank(ones, 0, len(ones)).sum()
     weights = count
@@ -125,7 +121,7 @@ def _mean(plan: LossPlan, total: LossOutput) -> LossOutput:
 
 
 def _ratio(total: Tensor, count: Tensor) -> Tensor:
-    """Return total / count; NaN without gradients where count is 0."""
+    """Return total / count; where count is 0, NaN without gradients, as torch's cross_entropy."""
     # a division by 0 would send an infinite gradient back, and infinity times 0 is NaN
     some = count != 0
     return torch.where(some, total / torch.where(some, count, 1), torch.nan)
@@ -240,7 +236,6 @@ def kernels_of(impl: str, device: torch.device, head: AnyHead = None) -> type[Ke
 
 
 def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
-    """Check that a value is one of `known`."""
     if value not in known:
         hint = did_you_mean(str(value), known)
         raise ValueError(f"{name}: unknown {value!r}{hint}; known: {', '.join(known)}")

@@ -32,7 +32,6 @@ class LossOutput(NamedTuple):
         raise AttributeError(f"LossOutput has no {name!r}{hint if hasattr(Tensor, name) else ''}")
 
     def map(self, function: Callable[[Tensor], Tensor]) -> LossOutput:
-        """Return the output with `function` of each tensor."""
         tensors: list[Any] = [None if t is None else function(t) for t in self]
         return LossOutput(*tensors)
 
@@ -48,12 +47,9 @@ class Scores(NamedTuple):
 
 
 class ClassWeights(NamedTuple):
-    """Weigh the gradient of a row of logits: (total + 2 z lse) P − target 1[x = y] − smoothing.
+    """Weigh the gradient of a row of logits: (total + 2 z lse) P − target 1[x = y] − smoothing."""
 
-    `total` is the sum of the weights of all classes: 1, except for a single class.
-    """
-
-    total: float = 1.0
+    total: float = 1.0  # sum of the weights of all classes: 1, except for a single class
     target: float = 1.0
     smoothing: float = 0.0
     z: float = 0.0
@@ -161,7 +157,6 @@ class LossPlan:
 
     @property
     def class_weights(self) -> ClassWeights:
-        """Return the weights of all classes, of the target and of each class."""
         total = self.target_weight + self.num_classes * self.smoothing_weight
         return ClassWeights(total, self.target_weight, self.smoothing_weight, self.z_loss)
 
@@ -216,10 +211,7 @@ class KernelFunction(NamedTuple):
 
 
 class SoftmaxBlock(NamedTuple):
-    """Hold a block of tokens with one softmax each, whose gradient is written in place.
-
-    The gradient of a row, times f', is described by `ClassWeights`.
-    """
+    """Hold a block of tokens with one softmax each, whose gradient is written in place."""
 
     logits_NM: Tensor  # becomes its gradient
     target_N: Tensor
@@ -266,7 +258,6 @@ class TreeBlock(NamedTuple):
     product: GateProduct | None  # the gate logits, if and only if `computes_gates`
 
     def rows(self, a: int, b: int) -> TreeBlock:
-        """Return the tokens a..b−1."""
         product = self.product
         if product is not None:
             product = product._replace(inputs_JNC=product.inputs_JNC[:, a:b])

@@ -44,7 +44,6 @@ class SplitKernels(Kernels):
         return at_target, sums[0] / self.plan.num_classes if mean else None, top, log_sum
 
     def log_softmax(self, values: Tensor) -> Tensor:
-        """Return the log-probabilities of the classes that are here."""
         tops = values.amax(-1)
         here = values.masked_fill((tops == -torch.inf).unsqueeze(-1), 0)
         log_probs = here.log_softmax(-1)
@@ -54,12 +53,10 @@ class SplitKernels(Kernels):
     def _exchange(
         self, top: Tensor, log_sum: Tensor, own: list[Tensor]
     ) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
-        """Return log of this process's share, two summands of the log-sum-exp, and sums of `own`.
-
-        `top` is −∞ where all classes of this process are ruled out.
-        """
+        """Return log of this process's share, two summands of the log-sum-exp, sums of `own`."""
         split = self.plan.split
         largest = split.sum(top.clone(), largest=True)
+        # −∞ where all classes of this process are ruled out
         log_part = (top - largest).add_(log_sum)
         norm, *sums = split.sum(torch.stack([log_part.exp(), *own]))
         log_norm = norm.log()
@@ -73,12 +70,10 @@ class SplitKernels(Kernels):
         return index, places(is_own_N, values).squeeze(-1)
 
     def add_at_target(self, values: Tensor, target_N: Tensor, summand: float) -> None:
-        """Add to the values of the targets that are here."""
         index, is_own = self._own(target_N, values)
         values.scatter_add_(-1, index, summand * is_own.unsqueeze(-1).to(values.dtype))
 
     def over_classes(self, sums: Tensor) -> Tensor:
-        """Return the sums over all processes."""
         found: Tensor = self.plan.split.sum(sums.clone())
         return found
 

@@ -282,7 +282,6 @@ class _Trial:
         return logits
 
     def _run(self, kernels: Any, compute: torch.dtype) -> Named:
-        """Return scores and gradients."""
         wide = torch.promote_types(compute, torch.float32)
         sums = {
             name: torch.zeros_like(t, dtype=torch.float64 if "pointwise" in name else wide)

@@ -257,7 +257,6 @@ class TargetKernels(Kernels):
     """
 
     def softmax_pass(self, block: SoftmaxBlock, bias_M: Tensor | None) -> Scores:
-        """Return the scores, and write gradients, see `Kernels.softmax_pass`."""
         logits_NM, rows_N, factor_N, weights, _ = block
         if bias_M is not None:
             logits_NM.add_(bias_M)
@@ -276,7 +275,6 @@ class TargetKernels(Kernels):
     def mixture_pass(
         self, block: MixtureBlock, bias_M: Tensor | None, recompute_logits: RecomputeLogits
     ) -> Scores:
-        """Return the scores, and write gradients, see `Kernels.mixture_pass`."""
         if self.plan.z_loss or block.logits_NKM.device.type != "cpu":
             return log_domain_pass(self, block)
         logits_NKM, log_prior_NK, rows_N, scale_N, factor_NK, grad_prior_NK, _ = block

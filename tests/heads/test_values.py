@@ -1,5 +1,6 @@
 """Log-probabilities and gradients against the NumPy oracle; far tails, half precision."""
 
+import itertools
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from tests.heads.cases import (
     arrays_of,
     make_features,
 )
-from tests.losses.implementations import recorded_chunks
+from tests.losses.implementations import RUNNABLE, recorded_chunks
 
 
 def check(case, head, features):
@@ -201,9 +202,11 @@ def test_nan_stays_nan_and_autocast_returns_float32(case):
     torch.testing.assert_close(log_probs.exp().sum(-1), torch.ones(3), rtol=0, atol=1e-5)
     features = make_features(2)
     features[0, 0] = torch.nan
-    for impl in ("reference", "chunked", "fused"):
-        losses = head.nll(features, torch.tensor([1, 2]), impl=impl).loss
+    for impl, smoothing in itertools.product({*RUNNABLE} - {"triton"}, (0.0, 0.1)):
+        losses = head.nll(features, torch.tensor([1, 2]), impl=impl, label_smoothing=smoothing).loss
         assert losses[0].isnan() and losses[1].isfinite(), impl
+        losses.sum().backward()
+        assert head.weight.grad.isnan().any()
 
 
 @pytest.mark.parametrize("case", VARIANTS, ids=str)

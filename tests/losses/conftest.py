@@ -2,6 +2,7 @@
 
 import importlib.util
 
+import numpy as np
 import pytest
 import torch
 
@@ -9,7 +10,6 @@ from highrank_plugins.losses import trust
 from highrank_plugins.losses.kernels.cpp.build import Unavailable
 from highrank_plugins.losses.kernels.triton import tiles
 from tests.heads.cases import STRUCTURES
-from tests.losses import interpreter
 from tests.losses.implementations import ONCE
 
 
@@ -60,9 +60,64 @@ def short_trials(monkeypatch):
 
 @pytest.fixture(autouse=True, scope="session")
 def mended_interpreter():
+    """Let Triton's interpreter round as a GPU does, and waste less time."""
     if importlib.util.find_spec("triton") is None:
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
-        interpreter.mend(patch)
+        round_to_bfloat16(patch)
+        multiply_bfloat16(patch)
+        prepare_language_once(patch)
         yield
+
+
+def round_to_bfloat16(patch: pytest.MonkeyPatch) -> None:
+    """Round float32 to the nearest even bfloat16; the interpreter cuts off."""
+    import triton.language as tl
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    cut_off = InterpreterBuilder.cast_impl
+
+    def cast(self, source, dtype):
+        if source.dtype.scalar == tl.float32 and dtype.scalar == tl.bfloat16:
+            numbers = torch.from_numpy(np.ascontiguousarray(source.data)).bfloat16()
+            return TensorHandle(numbers.view(torch.uint16).numpy(), tl.bfloat16)
+        return cut_off(self, source, dtype)
+
+    patch.setattr(InterpreterBuilder, "cast_impl", cast)
+
+
+def multiply_bfloat16(patch: pytest.MonkeyPatch) -> None:
+    """Multiply bfloat16 matrices as float32; the interpreter takes their bits for integers."""
+    import triton.language as tl
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    multiply = InterpreterBuilder.create_dot
+
+    def create_dot(self, a, b, *others):
+        if a.dtype.scalar == tl.bfloat16:
+            a, b = (self.cast_impl(x, tl.float32) for x in (a, b))
+        return multiply(self, a, b, *others)
+
+    patch.setattr(InterpreterBuilder, "create_dot", create_dot)
+
+
+def prepare_language_once(patch: pytest.MonkeyPatch) -> None:
+    """Replace triton.language once for a kernel's device functions: a third of the time."""
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    prepare = interpreter._patch_lang
+
+    languages_of: dict[str, list] = {}
+
+    def prepare_once(function):
+        module = function.__module__
+        if module not in languages_of:
+            names = function.__globals__.values()
+            languages_of[module] = [m for m in names if m is tl or m is tl.core]
+        if any(tl.core.is_builtin(m.load) for m in languages_of[module]):
+            return prepare(function)
+        return interpreter._LangPatchScope()
+
+    patch.setattr(interpreter, "_patch_lang", prepare_once)

@@ -50,15 +50,10 @@ def with_reductions(impls: Iterable[str]) -> list[Any]:
     each token of a MoS.
     """
     return [
-        pytest.param(
-            impl,
-            reduction,
-            id=f"{reduction}-{impl}",
-            marks=[pytest.mark.long] if (impl, reduction) == ("triton", "none") else [],
-        )
-        for reduction in ("none", "sum")
-        for impl in impls
-    ]
+        pytest.param(impl, reduction, id=f"{reduction}-{impl}",
+                     marks=[pytest.mark.long] * ((impl, reduction) == ("triton", "none")))
+        for reduction in ("none", "sum") for impl in impls
+    ]  # fmt: skip
 
 
 def run(head: nn.Module, features: Tensor, target: Tensor, *, seed: int = 0,
@@ -116,29 +111,25 @@ def memory_for(head: nn.Module, tokens: int, impl: str = "chunked") -> int:
 def recorded_chunks(head: nn.Module) -> Iterator[list[int]]:
     """Record the sizes of the chunks that the head is asked for, by any method."""
     sizes: list[int] = []
-    depth = 0
+    asked: list[int] = []  # the one may call the other
 
-    def record(method):
+    def recorded(method):
         def wrapped(self, features, *args):
-            nonlocal depth
-            sizes.extend([features.size(0)] * (not depth))  # the one may call the other
-            depth += 1
+            sizes.extend([features.size(0)] * (not asked))
+            asked.append(1)
             try:
                 return method(self, features, *args)
             finally:
-                depth -= 1
+                asked.pop()
 
         return wrapped
 
-    cls = type(head)
-    originals = {name: getattr(cls, name) for name in ("chunk_nll", "chunk_log_probs")}
-    own = {name: vars(cls).get(name) for name in originals}
-    for name, method in originals.items():
-        setattr(cls, name, record(method))
-    with mock.patch.object(own_layers, "is_unchanged", return_value=True):  # the layer stays ours
+    methods = {n: recorded(getattr(type(head), n)) for n in ("chunk_nll", "chunk_log_probs")}
+    with (
+        mock.patch.multiple(type(head), **methods),
+        mock.patch.object(own_layers, "is_unchanged", return_value=True),  # the layer stays ours
+    ):
         yield sizes
-    for name, method in own.items():
-        setattr(cls, name, method) if method else delattr(cls, name)
 
 
 def recorded_inputs(head: nn.Module, patch: pytest.MonkeyPatch) -> list[int]:

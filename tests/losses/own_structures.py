@@ -6,7 +6,7 @@ import numpy
 import torch
 from torch import nn
 from torch.nn.functional import linear
-from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm, weight_norm
+from torch.nn.utils import parametrizations, parametrize, prune, weight_norm
 
 from highrank_plugins.heads import Head, Mixtape, MixtureOfSoftmaxes, Softmax
 from highrank_plugins.heads.pointwise import GeneralizedSigSoftmax
@@ -68,17 +68,6 @@ def wrapped(change, cls=MixtureOfSoftmaxes, **options):
 class Doubled(nn.Module):
     def forward(self, x):
         return 2 * x
-
-
-class LoRA(nn.Module):
-    def __init__(self, base):
-        super().__init__()
-        self.base, self.weight, self.bias = base, base.weight, base.bias
-        self.a = nn.Parameter(torch.randn(2, base.in_features))
-        self.b = nn.Parameter(torch.randn(base.out_features, 2))
-
-    def forward(self, x):
-        return self.base(x) + x @ self.a.t() @ self.b.t()
 
 
 def two_lists(self, features, tensors, random_state):
@@ -225,13 +214,11 @@ REFUSED_STRUCTURES = {
     "others": (reading(lambda self, x: x - x.mean(0)), "depends on the other tokens"),
     "number of tokens": (reading(lambda self, x: x * len(x)), "depends on the other tokens"),
     "buffer": (reading(counts_in_buffer, {"seen": lambda: torch.zeros(())}), "changes its seen"),
-    "LoRA": (wrapped(lambda head: setattr(head, "latent", LoRA(head.latent))), "never calls laten"),
     "sequence": (wrapped(lambda head: setattr(head, "latent", nn.Sequential(head.latent))),
                  "'latent.weight'"),
     "hook": (wrapped(lambda head: head.register_forward_hook(
         lambda module, inputs, output: output - 0.3)), "instead of 1"),
     "weight_norm": (wrapped(lambda head: weight_norm(head.latent)), "latent.weight"),
-    "spectral_norm": (wrapped(lambda head: spectral_norm(head.latent)), "latent.weight"),
     "prune": (wrapped(lambda head: prune.random_unstructured(head.latent, "weight", 0.5)),
               "latent.weight"),
     "error": (reading(asserts), "AssertionError: features must be sorted$"),
@@ -265,7 +252,6 @@ REFUSED_STRUCTURES = {
     "statistics": (reading(running_mean, mean=0.0), ""),
     "counter": (reading(counts, {"seen": lambda: {"calls": 0}}), ""),
     "clipped": (lambda: Softmax(CLASSES, SIZE, pointwise=Clipped()), ""),
-    "clipped mixture": (made(MixtureOfSoftmaxes, components=3, pointwise=Clipped()), ""),
     "noise and clipped": (made(Softmax, pointwise=NoisyClipped()), "norm of the gradient"),
     "call": (calling("__call__", lambda self, p, *_: (2 * p).log_softmax(-1), Plain), ""),
     "nll": (made(define(Softmax, nll=lambda self, x, target, **options: Softmax.nll(

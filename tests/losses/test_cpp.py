@@ -51,18 +51,6 @@ def test_any_number_of_threads_gives_the_same_numbers(case, count, request):
     compare(*inputs(case), TARGET, "cpp", reduction="sum", **FULL)
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_nan_stays_visible(case, dtype, smoothing):
-    head, features = case.build(classes=CLASSES, dtype=dtype), make_features(TOKENS).to(dtype)
-    features[2] = torch.nan
-    out = head.nll(features.requires_grad_(), TARGET, impl="cpp", label_smoothing=smoothing)
-    bad = torch.arange(TOKENS) == 2
-    assert out.loss[bad].isnan().all() and out.loss[~bad].isfinite().all()
-    out.loss.sum().backward()
-    assert head.weight.grad.isnan().any()
-
-
 def test_kernels_share_torchs_pool_of_threads():
     """Two OpenMP libraries would each have a pool of threads, and compete for the cores."""
     code = (

@@ -26,32 +26,29 @@ def build(case):
     return build_head(case.head, num_classes=CLASSES, feature_dim=SIZE, **options).double()
 
 
+KINDS = {
+    "labels": lambda y, q, x: targets.entropy(),
+    "probabilities": lambda y, q, x: targets.from_probabilities(q),
+    "function": lambda y, q, x: targets.from_probabilities(lambda n: q[n], tokens=y.shape),
+    "samples": lambda y, q, x: targets.from_samples(y.unsqueeze(-1)),
+    "forward": lambda y, q, x: targets.from_teacher(build(SOFTMAX).eval(), x),
+    "reverse": lambda y, q, x: targets.from_teacher(build(SOFTMAX).eval(), x, divergence="reverse"),
+}
+
+
 @pytest.mark.parametrize("impl", FEW)
 @pytest.mark.parametrize("padding", [1, 2, 5])
-@pytest.mark.parametrize("kind", "labels probabilities function samples forward reverse".split())
+@pytest.mark.parametrize("kind", KINDS)
 def test_rows_of_ignored_tokens_need_no_target(kind, padding, impl):
     head, (x, y, q) = build(MOS), drawn()
-    y[:padding] = -100
-    sampled, given, kept = torch.where(y < 0, -100, y), x.detach().clone(), slice(padding, None)
-    q[:padding], given[:padding] = 0, torch.nan
-    teacher = build(SOFTMAX).eval()
-
-    def target(rows):
-        labels = targets.labels(y[rows])
-        if kind == "labels":
-            return labels
-        if kind == "probabilities":
-            return 0 * labels + targets.from_probabilities(q[rows])
-        if kind == "function":
-            known = q[rows]
-            return labels + targets.from_probabilities(lambda n: known[n], tokens=y[rows].shape)
-        if kind == "samples":
-            return 0 * labels + targets.from_samples(sampled[rows].unsqueeze(-1))
-        return labels + targets.from_teacher(teacher, given[rows], divergence=kind)
-
+    given, kept = x.detach().clone(), slice(padding, None)
+    y[:padding], q[:padding], given[:padding] = -100, 0, torch.nan
     options = {"impl": impl, "ignore_index": -100, "reduction": "mean"}
-    found = head.nll(x, target(slice(None)), **options).loss
-    want = head.nll(x[kept], target(kept), **options).loss
+    found, want = (
+        head.nll(x[rows], targets.labels(y[rows]) + KINDS[kind](y[rows], q[rows], given[rows]),
+                 **options).loss
+        for rows in (slice(None), kept)
+    )  # fmt: skip
     parameters = [x, *head.parameters()]
     torch.testing.assert_close(found, want)
     torch.testing.assert_close(*(torch.autograd.grad(out, parameters) for out in (found, want)))
@@ -171,16 +168,15 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("message", MISTAKES)
+OPTIONS = {  # that need labels
+    "ignore_index: this target has no labels": {"ignore_index": 5},
+    "accuracy: this target has no labels": {"accuracy": True},
+    "label_smoothing: give it to targets": {"label_smoothing": 0.1},
+}
+
+
+@pytest.mark.parametrize("message", [*MISTAKES, *OPTIONS])
 def test_a_mistake_is_one_line(message):
     with pytest.raises(ValueError, match=message) as caught:
-        build(SOFTMAX).nll(X, MISTAKES[message]())
+        build(SOFTMAX).nll(X, MISTAKES.get(message, of)(), **OPTIONS.get(message, {}))
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("options", [{"ignore_index": 5}, {"accuracy": True}])
-def test_what_needs_labels_is_refused_without(options):
-    with pytest.raises(ValueError, match="this target has no labels"):
-        build(SOFTMAX).nll(X, of(), **options)
-    with pytest.raises(ValueError, match="give it to targets"):
-        build(SOFTMAX).nll(X, of(), label_smoothing=0.1)

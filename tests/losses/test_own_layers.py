@@ -23,32 +23,10 @@ from highrank_plugins.heads import (
     register_pointwise,
 )
 from highrank_plugins.heads.pointwise import Pointwise, Softcap
-from tests.losses.own_functions import (
-    CLASSES,
-    IMPLEMENTATIONS,
-    REFUSED_FUNCTIONS,
-    RIGHT_FUNCTIONS,
-    SIZE,
-    TARGET,
-    TOKENS,
-    Dropped,
-    Noisy,
-    ReadsBoth,
-    ReadsSelf,
-    define,
-    parameter,
-)
-from tests.losses.own_structures import (
-    REFUSED_STRUCTURES,
-    RIGHT_STRUCTURES,
-    ContextsFromMatrix,
-    ReadsOwnMatrix,
-    WrongLoss,
-    logits,
-    made,
-    with_adapter,
-    wrapped,
-)
+from tests.losses import own_functions as functions
+from tests.losses import own_structures as structures
+from tests.losses.own_functions import CLASSES, SIZE, TARGET, TOKENS, define, parameter
+from tests.losses.own_structures import logits, made, with_adapter, wrapped
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 
@@ -80,7 +58,7 @@ def by_loss(head, x, impl="auto", reduction="sum", **options):
     return head.nll(x, TARGET, impl=impl, reduction=reduction, **options).loss.sum()
 
 
-def check_right(head, impls=IMPLEMENTATIONS):
+def check_right(head, impls=functions.IMPLEMENTATIONS):
     """Check every implementation, reduction and chunk size; those refused must name the class.
 
     The plain loss has a graph that the check of a layer must not break.
@@ -110,19 +88,19 @@ def check_right(head, impls=IMPLEMENTATIONS):
 
 
 @pytest.mark.parametrize("structure", ["softmax", "moc", "mos", "mixtape"])
-@pytest.mark.parametrize("number", range(len(RIGHT_FUNCTIONS)))
+@pytest.mark.parametrize("number", range(len(functions.RIGHT_FUNCTIONS)))
 def test_a_function_of_ones_own_learns(structure, number):
     options = {} if structure == "softmax" else {"components": 4}
     head = build_head(structure, num_classes=CLASSES, feature_dim=SIZE, **options,
-                      pointwise=RIGHT_FUNCTIONS[number]())  # fmt: skip
+                      pointwise=functions.RIGHT_FUNCTIONS[number]())  # fmt: skip
     for p in head.parameters():
         nn.init.normal_(p)
     check_right(head.double())
 
 
-@pytest.mark.parametrize("number", range(len(RIGHT_STRUCTURES)))
+@pytest.mark.parametrize("number", range(len(structures.RIGHT_STRUCTURES)))
 def test_a_structure_of_ones_own_learns(number):
-    check_right(RIGHT_STRUCTURES[number]().double())
+    check_right(structures.RIGHT_STRUCTURES[number]().double())
 
 
 def test_a_subclass_of_a_text_alone_keeps_the_fused_loss():
@@ -137,19 +115,19 @@ def refused(impl, build, said):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("name", REFUSED_FUNCTIONS)
-@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@pytest.mark.parametrize("name", functions.REFUSED_FUNCTIONS)
+@pytest.mark.parametrize("impl", functions.IMPLEMENTATIONS)
 def test_a_function_that_breaks_the_contract_is_refused(name, impl):
-    function, said = REFUSED_FUNCTIONS[name]
+    function, said = functions.REFUSED_FUNCTIONS[name]
     refused(impl, made(define(Softmax), pointwise=function()), said)
 
 
-@pytest.mark.parametrize("name", REFUSED_STRUCTURES)
+@pytest.mark.parametrize("name", structures.REFUSED_STRUCTURES)
 def test_a_structure_that_breaks_the_contract_is_refused(name):
     for impl in ("reference", "auto"):
         # plain autograd computes what these do
         if impl == "auto" or not ("clipped" in name or name == "rare classes"):
-            refused(impl, *REFUSED_STRUCTURES[name])
+            refused(impl, *structures.REFUSED_STRUCTURES[name])
 
 
 def test_a_wrapped_part_is_refused_without_gradients():
@@ -158,7 +136,7 @@ def test_a_wrapped_part_is_refused_without_gradients():
 
 
 def test_what_only_plain_autograd_computes_names_that():
-    head, x = made(WrongLoss)().double(), features()
+    head, x = made(structures.WrongLoss)().double(), features()
     with pytest.raises(UserError, match=r"Own: .*--head-loss reference"):
         by_loss(head, x, "chunked")
     value = by_plain_torch(head, x)
@@ -171,7 +149,7 @@ def test_what_only_plain_autograd_computes_names_that():
 
 def test_auto_leaves_a_fused_loss_that_is_wrong(caplog):
     caplog.set_level(logging.WARNING, "highrank_plugins")
-    head = made(ContextsFromMatrix, components=3)().double()
+    head = made(structures.ContextsFromMatrix, components=3)().double()
     with pytest.raises(UserError, match=r"gradient of weight is .*\(--head-loss chunked"):
         by_loss(head, features(), "fused")
     assert caplog.text == ""
@@ -190,7 +168,7 @@ def test_autocast_does_not_blunt_the_check():
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_low_precision_learns(dtype, autocast):
-    head = made(MixtureOfSoftmaxes, components=3, pointwise=ReadsBoth())().to(dtype)
+    head = made(MixtureOfSoftmaxes, components=3, pointwise=functions.ReadsBoth())().to(dtype)
     exact, x = copy.deepcopy(head).double(), features().to(dtype).detach().requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
         head.nll(x, TARGET, reduction="sum").loss.backward()
@@ -203,7 +181,7 @@ def test_low_precision_learns(dtype, autocast):
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("reduction", ["sum", "none"])
 def test_own_layers_learn_under_checkpointing(reduction, reentrant):
-    head, x = made(ReadsOwnMatrix, pointwise=Dropped())().double(), features()
+    head, x = made(structures.ReadsOwnMatrix, pointwise=functions.Dropped())().double(), features()
     right = gradients(head, by_plain_torch(head, x), x)
     torch.manual_seed(5)
 
@@ -218,10 +196,12 @@ def test_own_layers_learn_under_checkpointing(reduction, reentrant):
 @pytest.mark.parametrize("structure", [Softmax, MixtureOfSoftmaxes])
 def test_normal_noise_is_no_fault(structure, impl):
     for classes in (23, 32, 1000):
-        head = structure(classes, SIZE, pointwise=Noisy()).double()
+        head = structure(classes, SIZE, pointwise=functions.Noisy()).double()
         target = torch.zeros(TOKENS, dtype=torch.int64)
         assert head.nll(features(), target, impl=impl, reduction="mean").loss.isfinite()
-    head = made(Mixtape, components=4, gate_dim=3, gate_noise=0.3, pointwise=ReadsSelf())()
+    head = made(
+        Mixtape, components=4, gate_dim=3, gate_noise=0.3, pointwise=functions.ReadsSelf()
+    )()
     assert by_loss(head.double(), features(), "chunked").isfinite()
 
 
@@ -274,7 +254,7 @@ def test_what_is_no_layer_cannot_be_registered(register, cls, said):
             register(cls)
 
 
-@pytest.mark.parametrize("pointwise", [ReadsSelf, nn.Tanh(), torch.tanh])
+@pytest.mark.parametrize("pointwise", [functions.ReadsSelf, nn.Tanh(), torch.tanh])
 def test_a_function_that_is_none_is_refused(pointwise):
     with pytest.raises(ValueError, match="expected a name or an instance of Pointwise"):
         Softmax(CLASSES, SIZE, pointwise=pointwise)

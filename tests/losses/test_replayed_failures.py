@@ -6,6 +6,7 @@ are rounded in the same way.
 """
 
 import copy
+import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,9 +33,12 @@ class Batch:
     target: Tensor
     options: dict[str, Any]
     tolerance: dict[torch.dtype, float] = field(default_factory=lambda: TOLERANCE)
+    chunk: int | None = None  # tokens
+    parts: int = 1  # batches whose gradients are added up
 
 
-def base(case: Case, classes: int = CLASSES, **options: Any) -> Batch:
+def base(case: Case, classes: int = CLASSES, chunk: int | None = None, parts: int = 1,
+         **options: Any) -> Batch:  # fmt: skip
     sizes = {"frequent": classes // 2} if case.head == "mixtape" else {}
     wide = {} if case.head == "softmax" else {"embed_dim": FEATURES}
     head = case.build(classes=classes, feature_dim=FEATURES, **sizes, **wide)
@@ -42,8 +46,8 @@ def base(case: Case, classes: int = CLASSES, **options: Any) -> Batch:
     features = torch.randn(TOKENS, FEATURES, generator=generator, dtype=torch.float64)
     target = torch.randint(classes, (TOKENS,), generator=generator)
     target[[1, 4, 9]] = IGNORED  # where a failure asks for that; chunks have unequal numbers then
-    upstream = torch.tensor(0.7, dtype=torch.float64)
-    return Batch(head, features, target, {"reduction": "sum", "upstream": upstream, **options})
+    options = {"reduction": "sum", "upstream": torch.tensor(0.7, dtype=torch.float64), **options}
+    return Batch(head, features, target, options, chunk=chunk, parts=parts)
 
 
 def confident_targets(case: Case) -> Batch:
@@ -128,7 +132,6 @@ def strided_inputs(case: Case) -> Batch:
 
 
 PER_TOKEN = {"upstream": torch.linspace(-2, 3, TOKENS, dtype=torch.float64), "reduction": "none"}
-MEAN = {"reduction": "mean", "label_smoothing": 0.1}
 FAILURES = {
     "confident targets": confident_targets,
     "no multiple of a tile": lambda case: base(case, classes=131, label_smoothing=0.1),
@@ -138,25 +141,24 @@ FAILURES = {
     "large bias": large_bias,
     "gradients per token": lambda case: base(case, ignore_index=IGNORED, **PER_TOKEN),
     "padding with a function": padding_with_a_function,
-    "accumulated batches": lambda case: base(case, ignore_index=IGNORED),
-    "mean of chunks": lambda case: base(case, ignore_index=IGNORED, **MEAN),
+    "accumulated batches": lambda case: base(case, parts=4, ignore_index=IGNORED),
+    "mean of chunks": lambda case: base(case, chunk=5, ignore_index=IGNORED, reduction="mean",
+                                        label_smoothing=0.1),
     "large vocabulary": large_vocabulary,
     "repeated targets": repeated_targets,
     "strided inputs": strided_inputs,
-}
-PARTS = {"accumulated batches": 4}  # batches whose gradients are added up
-CHUNKS = {"mean of chunks": 5}  # tokens
+}  # fmt: skip
 
 
-def outcome(batch: Batch, parts: int, **options: Any) -> Outcome:
+def outcome(batch: Batch, impl: str) -> Outcome:
     """Return the sums of the losses and gradients of some equal parts of a batch."""
-    size = len(batch.features) // parts
-    found = [
-        run(batch.head, batch.features[i : i + size], batch.target[i : i + size], **options)
-        for i in range(0, len(batch.features), size)
-    ]
-    total = found[0]
-    for other in found[1:]:
+    memory = batch.chunk and memory_for(batch.head, batch.chunk, impl)
+    total, *others = (
+        run(batch.head, x, target, impl=impl, memory=memory, **batch.options)
+        for x, target in zip(batch.features.chunk(batch.parts), batch.target.chunk(batch.parts),
+                             strict=True)
+    )  # fmt: skip
+    for other in others:
         for sums, added in zip(vars(total).values(), vars(other).values(), strict=True):
             for name, tensor in added.items():
                 together = torch.cat if name == "features" else sum
@@ -174,17 +176,15 @@ def replay(failure: str, case: Case, impls: list[str], dtypes: list[torch.dtype]
             continue
         batch.head.to(dtype)
         batch.features = batch.features.to(dtype).requires_grad_()
-        chunk, wide = CHUNKS.get(failure), batch.features.detach().double().contiguous()
-        head, x = copy.deepcopy(batch.head).double(), wide.requires_grad_()
-        truth = run(head, x, batch.target.clone(), impl="reference", **batch.options)
+        head, x = copy.deepcopy(batch.head).double(), batch.features.detach().double().contiguous()
+        target = batch.target.clone()
+        truth = run(head, x.requires_grad_(), target, impl="reference", **batch.options)
         for impl in impls:
             # the product adds a half-precision bias before it rounds the logits: those at 1e4 to 64
             by_product = impl == "chunked" or (impl == "triton" and case.head != "mixtape")
             if failure == "common offset" and by_product and dtype != torch.float32:
                 continue
-            memory = chunk and memory_for(batch.head, chunk, impl)
-            parts = PARTS.get(failure, 1)
-            got = outcome(batch, parts, **batch.options, impl=impl, memory=memory)
+            got = outcome(batch, impl)
             for ours, true in ((got.values, truth.values), (got.gradients, truth.gradients)):
                 assert ours.keys() == true.keys()
                 for name, expected in true.items():
@@ -195,27 +195,22 @@ def replay(failure: str, case: Case, impls: list[str], dtypes: list[torch.dtype]
     assert not found
 
 
-every_failure = pytest.mark.parametrize("failure", FAILURES)
-
-
-@every_failure
+@pytest.mark.parametrize("failure", FAILURES)
 @pytest.mark.parametrize("case", STRUCTURES, ids=lambda case: case.head)
 def test_former_failures_pass_on_a_cpu(failure, case):
     replay(failure, case, [impl for impl in ONCE if impl in {*RUNNABLE} - {"triton"}], [*TOLERANCE])
 
 
-@pytest.mark.triton
-@pytest.mark.parametrize("failure", ["all ignored", "large bias", "repeated targets"])  # the cheap
-def test_former_failures_pass_with_triton(failure):
-    """Run one head and dtype, since Triton's interpreter takes long."""
-    replay(failure, MOS, ["triton"], [torch.bfloat16])
+# Triton's interpreter takes long: ordinarily one head and dtype, and the cheap failures
+IN_TRITON = [("all ignored", MOS), ("large bias", MOS), ("repeated targets", MOS)]
+IN_TRITON += [pytest.param(*every, marks=pytest.mark.long)
+              for every in itertools.product(FAILURES, STRUCTURES)]  # fmt: skip
 
 
 @pytest.mark.triton
-@pytest.mark.long
-@every_failure
-@pytest.mark.parametrize("case", STRUCTURES, ids=lambda case: case.head)
-def test_former_failures_pass_with_triton_for_every_head(failure, case, monkeypatch):
+@pytest.mark.parametrize(("failure", "case"), IN_TRITON, ids=str)
+def test_former_failures_pass_with_triton(failure, case, monkeypatch, request):
+    is_long = request.node.get_closest_marker("long") is not None
     if failure == "large vocabulary":
         monkeypatch.setattr(tiles, "COLUMNS", 4096)
-    replay(failure, case, ["triton"], [*TOLERANCE])
+    replay(failure, case, ["triton"], [*TOLERANCE] if is_long else [torch.bfloat16])

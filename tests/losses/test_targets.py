@@ -5,10 +5,12 @@ import math
 import pytest
 import torch
 
+from highrank_plugins.heads import Mixtape, Softmax
 from highrank_plugins.losses import targets
 from highrank_plugins.losses.weighted import Target
 from tests.heads.cases import CHOSEN, MOS, SOFTMAX, STRUCTURES, make_features
 from tests.losses.implementations import CLASSES, RUNNABLE, TARGET, TOKENS, inputs, memory_for
+from tests.losses.own_functions import calling
 
 UPSTREAM = torch.linspace(-1, 2, TOKENS, dtype=torch.float64)
 TEACHER = MOS.build(classes=CLASSES, seed=5)
@@ -23,31 +25,25 @@ def at(log_probs, temperature):
     return (log_probs / temperature).log_softmax(-1)
 
 
-def forward(log_p, temperature=1.0):
-    p, q = at(log_p, temperature), at(LOG_Q, temperature)
-    return temperature**2 * (q.exp() * (q - p)).sum(-1)
+def kl(p, q):
+    return (p.exp() * (p - q)).sum(-1)
 
 
-def reverse(log_p, temperature=1.0):
-    p, q = at(log_p, temperature), at(LOG_Q, temperature)
-    return temperature**2 * (p.exp() * (p - q)).sum(-1)
-
-
-def jensen_shannon(log_p, temperature=1.0):
-    p, q = at(log_p, temperature), at(LOG_Q, temperature)
+def jensen_shannon(p, q):
     m = ((p.exp() + q.exp()) / 2).log()
-    both = (p.exp() * (p - m)).sum(-1) + (q.exp() * (q - m)).sum(-1)
-    return temperature**2 * both / 2
+    return (kl(p, m) + kl(q, m)) / 2
+
+
+def divergence(name):
+    """Return the definition of a divergence from LOG_Q, by log P and a temperature."""
+    of = {"forward": lambda p, q: kl(q, p), "reverse": kl, "jensen_shannon": jensen_shannon}[name]
+    return lambda log_p, t=1.0: t**2 * of(at(log_p, t), at(LOG_Q, t))
 
 
 def top_k(log_p):
     q, classes = TOP[0].exp(), TOP[1]
     rest_p = 1 - log_p.gather(-1, classes).exp().sum(-1)
     return (q * (TOP[0] - log_p.gather(-1, classes))).sum(-1) + REST * (REST / rest_p).log()
-
-
-def sampled(log_p):
-    return -log_p.gather(-1, SAMPLES).mean(-1)
 
 
 def entropy(log_p):
@@ -64,15 +60,6 @@ def teacher(**options):
     return targets.from_teacher(TEACHER, TEACHER_FEATURES, **options)
 
 
-def function(**options):
-    probabilities = LOG_Q.exp()
-    return targets.from_probabilities(lambda n: probabilities[n], tokens=(TOKENS,), **options)
-
-
-def brier(log_p):
-    return (log_p.exp() - LOG_Q.exp()).square().sum(-1)
-
-
 def new_kind():
     """Return a kind of target that the package lacks: a loss, and weights of −log P [n, M]."""
 
@@ -83,20 +70,23 @@ def new_kind():
     return Target(loss, {"q": LOG_Q.exp()}, LOG_Q.shape[:-1])
 
 
-DIVERGENCES = {"forward": forward, "reverse": reverse, "jensen_shannon": jensen_shannon}
+DIVERGENCES = {name: divergence(name) for name in ("forward", "reverse", "jensen_shannon")}
+forward = DIVERGENCES["forward"]
 CASES = {
     "labels": (lambda: targets.labels(TARGET, 0.1), smoothed),
     "top-k": (lambda: targets.from_top_k(*TOP, REST), top_k),
-    "samples": (lambda: targets.from_samples(SAMPLES), sampled),
+    "samples": (lambda: targets.from_samples(SAMPLES),
+                lambda log_p: -log_p.gather(-1, SAMPLES).mean(-1)),
     "entropy": (targets.entropy, entropy),
-    "function": (function, forward),
-    "new kind": (new_kind, brier),
+    "function": (
+        lambda: targets.from_probabilities(lambda n: LOG_Q.exp()[n], tokens=(TOKENS,)), forward),
+    "new kind": (new_kind, lambda log_p: (log_p.exp() - LOG_Q.exp()).square().sum(-1)),
     "probabilities": (lambda: targets.from_probabilities(LOG_Q.exp()), forward),
     "sum": (
         lambda: 0.3 * targets.labels(TARGET, 0.1) + teacher() * 0.7 + -0.2 * targets.entropy(),
         lambda log_p: 0.3 * smoothed(log_p) + 0.7 * forward(log_p) - 0.2 * entropy(log_p),
     ),
-}
+}  # fmt: skip
 for name, definition in DIVERGENCES.items():
     CASES[name] = (lambda n=name: teacher(divergence=n), definition)
     CASES[f"{name}-warm"] = (
@@ -107,8 +97,7 @@ FUNCTIONS = ["identity", "sigsoftmax", "gss", "plif", "multimax", "monotone_mlp"
 
 
 def gradients(loss, upstream, parameters):
-    found = torch.autograd.grad(loss, parameters, upstream, allow_unused=True)
-    return [torch.zeros_like(p) if g is None else g for g, p in zip(found, parameters, strict=True)]
+    return torch.autograd.grad(loss, parameters, upstream, materialize_grads=True)
 
 
 def assert_exact(head, target, definition, **options):
@@ -235,12 +224,9 @@ def test_a_teacher_computes_under_autocast():
 def test_an_own_layer_teaches_what_it_computes():
     """A fused loss would compute the function of its base."""
 
-    class Own(type(STRUCTURES[3].build())):
-        def _mean(self, leaves_NKS, gates_NJS):
-            return 1.5 * super()._mean(leaves_NKS, gates_NJS)
-
     torch.manual_seed(0)
-    own = Own(CLASSES, TEACHER_FEATURES.size(-1), frequent=5, gate_dim=3).double().eval()
+    own = calling("_mean", lambda self, found, *_: 1.5 * found, Mixtape)
+    own = own(CLASSES, TEACHER_FEATURES.size(-1), frequent=5, gate_dim=3).double().eval()
     student, x = SOFTMAX.build(classes=CLASSES), make_features(TOKENS)
     found = student.nll(x, targets.from_teacher(own, TEACHER_FEATURES)).loss
     log_q, log_p = own(TEACHER_FEATURES), student(x)
@@ -248,14 +234,10 @@ def test_an_own_layer_teaches_what_it_computes():
 
 
 def test_an_own_layer_learns_from_a_teacher():
-    class Own(type(SOFTMAX.build())):
-        def chunk_logits(self, features, tensors, random_state):
-            return 2 * super().chunk_logits(features, tensors, random_state)
-
-        fused = None
-
-    head = Own(CLASSES, TEACHER_FEATURES.size(-1)).double().eval()
-    assert_exact(head, *(CASES["sum"][0](), CASES["sum"][1]))
+    own = calling("chunk_logits", lambda self, found, *_: 2 * found, Softmax, fused=None)
+    target, definition = CASES["sum"]
+    head = own(CLASSES, TEACHER_FEATURES.size(-1)).double().eval()
+    assert_exact(head, target(), definition)
 
 
 def test_all_classes_have_no_rest():

@@ -37,10 +37,7 @@ class Untrusted(UserError):
 
 
 class CompiledKernels(Kernels):
-    """Apply the factor of a row in the kernels, which know some pointwise functions.
-
-    torch computes any other function, and the last step of its gradient.
-    """
+    """Apply the factor of a row in the kernels; torch computes functions that they do not know."""
 
     rotates_leaves = False
     impl: ClassVar[str]
@@ -78,7 +75,6 @@ class CompiledKernels(Kernels):
         return super().row_blocks(rows, floats_per_row)
 
     def softmax_pass(self, block: SoftmaxBlock, bias_M: Tensor | None) -> Scores:
-        """Return scores and write the gradient, see `Kernels.softmax_pass`."""
         own = block._replace(target_N=block.target_N.contiguous())
         scored = self._around if self.by_torch else self._scored
         return scored(self.run_softmax, own, bias_M)[0]
@@ -86,7 +82,6 @@ class CompiledKernels(Kernels):
     def mixture_pass(
         self, block: MixtureBlock, bias_M: Tensor | None, recompute_logits: RecomputeLogits
     ) -> Scores:
-        """Return scores and write gradients, see `Kernels.mixture_pass`."""
         own = block._replace(
             target_N=block.target_N.contiguous(), log_prior_NK=block.log_prior_NK.contiguous()
         )
@@ -141,10 +136,7 @@ class CompiledKernels(Kernels):
         self, block: SoftmaxBlock, bias_M: Tensor | None, scores: Scores,
         log_probs: Tensor | None = None,
     ) -> None:  # fmt: skip
-        """Fill the scores of the values; with a scale the values become their gradient.
-
-        With `log_probs` [n, M] only these are written: log P.
-        """
+        """Fill the scores, with a scale also the gradient; or only `log_probs` [n, M]: log P."""
         raise NotImplementedError
 
     def run_mixture(

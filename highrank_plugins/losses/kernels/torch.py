@@ -171,12 +171,10 @@ class Kernels:
         return at_target, means, top, -values.amax(-1).log()
 
     def add_at_target(self, values: Tensor, target_N: Tensor, summand: float) -> None:
-        """Add to the values [n, ..., M] of the targets."""
         index = places(target_N, values)
         values.scatter_add_(-1, index, values.new_full(index.shape, summand))
 
     def log_softmax(self, values: Tensor) -> Tensor:
-        """Return the log-probabilities of values [n, ..., M]."""
         return values.log_softmax(-1)
 
     def over_classes(self, sums: Tensor) -> Tensor:
@@ -259,7 +257,6 @@ class Kernels:
 
 
 def copy_unless_same(source: Tensor, target: Tensor) -> None:
-    """Copy `source` into `target`, unless they share their memory."""
     if source.data_ptr() != target.data_ptr():
         target.copy_(source)
 
@@ -281,10 +278,7 @@ def recompute_in_log_domain(
     block: MixtureBlock,
     recompute_logits: RecomputeLogits,
 ) -> None:
-    """Write scores and gradients of the tokens `lost` again, computed in the log domain.
-
-    Their logits have the gradient 0 so far.
-    """
+    """Write scores and gradients of the tokens `lost`, so far 0, as `log_domain_pass` does."""
     _, components, classes = block.logits_NKM.shape
     blocks = cache_sized_blocks(len(lost), components * classes, lost.device)
     for a, b in blocks if len(lost) else ():
@@ -301,10 +295,7 @@ def recompute_in_log_domain(
 
 
 def log_domain_pass(kernels: Kernels, block: MixtureBlock) -> Scores:
-    """Return scores and write gradients under label smoothing where probabilities underflow.
-
-    q_kx = π_k P_kx / P_x is computed from logarithms.
-    """
+    """Return scores and write gradients from logarithms, where probabilities would underflow."""
     logits_NKM, log_prior_NK, target_N, scale_N, factor_NK, grad_prior_NK, _ = block
     values_NKM, pullback = kernels.vjp(logits_NKM)
     log_parts_NKM = kernels.log_softmax(values_NKM)
@@ -343,5 +334,4 @@ def underflowing(mixture_NM: Tensor) -> Tensor:
 
 
 def entropy_of(probs: Tensor) -> Tensor:
-    """Return −Σ_x P_x log P_x [...] of probabilities [..., M]."""
     return torch.special.entr(probs).sum(-1)

@@ -105,7 +105,6 @@ class CppKernels(CompiledKernels):
         )  # fmt: skip
 
     def add_bias_gradient(self, grad_NM: Tensor, factor_N: Tensor) -> None:
-        """Add the gradient of the bias, unless the pass has summed it."""
         if self.columns is None:
             super().add_bias_gradient(grad_NM, factor_N)
 
@@ -117,7 +116,6 @@ class CppKernels(CompiledKernels):
 
 
 def check_available(device: torch.device) -> None:
-    """Check that the kernels can run on a device."""
     if device.type != "cpu":
         raise ValueError(
             f"impl: 'cpp' needs a CPU, but the features are on {device}; move them, {INSTEAD}"

@@ -20,7 +20,6 @@ LEAST_CAPABILITY = (7, 0)
 
 
 def check_available(device: torch.device) -> None:
-    """Check that the kernels can run on a device."""
     try:
         import triton
     except ImportError as error:
@@ -47,7 +46,6 @@ def check_available(device: torch.device) -> None:
 
 
 def kernels(head: AnyHead) -> type[Kernels]:
-    """Return the kernels, for a head or any."""
     from highrank_plugins.losses.kernels.triton.passes import TritonKernels  # needs triton
 
     check_components(head)

@@ -20,15 +20,6 @@ from highrank_plugins.losses.kernels.torch import write_posterior
 from highrank_plugins.losses.kernels.triton import tiles
 from highrank_plugins.losses.kernels.triton.mixture import mixture_kernel
 from highrank_plugins.losses.kernels.triton.softmax import gradient_kernel, softmax_kernel
-from highrank_plugins.losses.kernels.triton.tiles import (
-    CellSums,
-    LearnedNumbers,
-    Tile,
-    gated_tree_tile,
-    mixture_tile,
-    softmax_tile,
-    tree_tile,
-)
 from highrank_plugins.losses.kernels.triton.tree import tree_backward_kernel, tree_forward_kernel
 from highrank_plugins.losses.plan import (
     ClassWeights,
@@ -65,11 +56,11 @@ class TritonKernels(CompiledKernels):
             and getattr(head, "gate_dim", 0) <= tiles.GATED_HIDDEN
         )
         if self.pairs is not None and self.function.family == "plif":
-            self.tables: LearnedNumbers = CellSums(
+            self.tables: tiles.LearnedNumbers = tiles.CellSums(
                 self.pairs, self.sums_tables, *self.function.numbers
             )
         else:
-            self.tables = LearnedNumbers(self.pairs, self.sums_tables)
+            self.tables = tiles.LearnedNumbers(self.pairs, self.sums_tables)
 
     def knows(self, function: KernelFunction | None) -> bool:
         head = self.plan.head
@@ -145,11 +136,11 @@ class TritonKernels(CompiledKernels):
         leaves, gates, product = tree
         rows, components, classes = leaves.shape
         inputs, weights, stride, width, from_memory = None, None, 0, 0, True
-        tile = tree_tile(components, classes, self.wide.itemsize // 4)
+        tile = tiles.tree_tile(components, classes, self.wide.itemsize // 4)
         if product is not None:
             inputs, weights, from_memory = product
             stride, width = inputs.stride(0), weights.size(1)
-            tile = gated_tree_tile(components)
+            tile = tiles.gated_tree_tile(components)
         launch(
             kernel, (*_grid(rows, tile), -(-classes // (tile.columns * tile.span))),
             leaves, *leaves.stride()[:2], gates, gates.stride(1), gates.stride(0),
@@ -168,7 +159,7 @@ class TritonKernels(CompiledKernels):
         """
         values, target_N, factor, weights, weight_NM = block
         rows, classes = values.shape
-        tile = softmax_tile(classes, self.tables.totals is not None and factor is not None)
+        tile = tiles.softmax_tile(classes, self.tables.totals is not None and factor is not None)
         nll, *others = scores
         found = self.tables.sums(_grid(rows, tile)[0], factor, weights.z)
         launch(
@@ -187,7 +178,7 @@ class TritonKernels(CompiledKernels):
         """
         values, target_N, factor = block.logits_NKM.flatten(0, 1), block.target_N, block.factor_NK
         rows, classes = values.shape
-        tile = softmax_tile(classes, self.tables.totals is not None)
+        tile = tiles.softmax_tile(classes, self.tables.totals is not None)
         found = self.tables.sums(_grid(rows, tile)[0], factor, norm_weight)
         launch(
             gradient_kernel, _grid(rows, tile),
@@ -210,7 +201,9 @@ class TritonKernels(CompiledKernels):
         weights, tables = self.plan.class_weights, self.tables
         factor_N, share_NK = (block.scale_N, block.grad_prior_NK) if smoothed else (None, None)
         found = tables.sums(tokens, factor_N, components * weights.z)
-        tile = mixture_tile(components, classes, 0 if found is None else tables.numbers_per_column)
+        tile = tiles.mixture_tile(
+            components, classes, 0 if found is None else tables.numbers_per_column
+        )
         launch(
             mixture_kernel, (tokens,),
             values, *values.stride()[:2],
@@ -256,5 +249,5 @@ def launch(kernel: Any, grid: tuple[int, ...], values: Tensor, *others: Any, **t
         ) from error
 
 
-def _grid(rows: int, tile: Tile) -> tuple[int]:
+def _grid(rows: int, tile: tiles.Tile) -> tuple[int]:
     return (-(-rows // tile.rows),)
