@@ -20,15 +20,11 @@ def non_monotone_trigger(losses: Sequence[float], n: int = 5) -> int | None:
     """
     if n < 0:
         raise ValueError(f"n must be at least 0, got {n}")
-    best = math.inf  # best loss of all epochs before `epoch`, without the last n
     for epoch, loss in enumerate(losses, start=1):
         if math.isnan(loss):
             raise ValueError(f"the validation loss of epoch {epoch} is NaN")
-        if epoch - 1 > n:
-            best = min(best, losses[epoch - 2 - n])
-            if loss > best:
-                return epoch
-    return None
+    epochs = range(n + 2, len(losses) + 1)
+    return next((e for e in epochs if losses[e - 1] > min(losses[: e - 1 - n])), None)
 
 
 logger = logging.getLogger(__name__)

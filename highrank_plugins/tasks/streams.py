@@ -7,7 +7,8 @@ most one token. Shorter ones end with padding, which is not predicted.
 A state is tensors in nested lists or tuples; each has the streams in its last dimension but one.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -17,10 +18,12 @@ from fairseq.data import Dictionary, FairseqDataset
 from fairseq.distributed import utils as distributed
 from torch import Tensor
 from torch.nn.functional import pad
+from torch.utils._pytree import tree_map_only
 
 from highrank_plugins.common.user_error import UserError
 
 STREAMS = -2  # dimension of a state that counts the streams
+map_tensors = partial(tree_map_only, Tensor)  # of a state by a function; None stays None
 
 
 class Chunk(NamedTuple):
@@ -195,15 +198,6 @@ class CarriedState:
     def position(self) -> int:
         """Return where the streams continue; 0 before the first chunk."""
         return max(self.states, default=0)
-
-
-def map_tensors(function: Callable[[Tensor], Any], state: Any) -> Any:
-    """Apply `function` to each tensor of a nesting; None stays None."""
-    if state is None:
-        return None
-    if isinstance(state, Tensor):
-        return function(state)
-    return [map_tensors(function, part) for part in state]
 
 
 def gather_streams(state: Any, count: int) -> Any:
