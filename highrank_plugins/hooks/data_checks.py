@@ -9,7 +9,7 @@ fairseq checks.
 Damage. What breaks: a flipped bit in `.bin`, or in sizes and pointers of `.idx`, changes the text,
 with exit code 0; a truncated file ends in errors that name none. Why: fairseq maps the files and
 checks nothing in them. What we do: check that `.idx` agrees with itself, `.bin` and dictionary, and
-compare `sha256sums`. The folders of `bin1:bin2` must have the words of one dictionary, since fairseq
+compare `sha256sums`. The folders of `bin1:bin2` must have the words of one dictionary, as fairseq
 reads that of the first alone. Raw text and remote paths are left alone. Delete when: fairseq
 compares checksums.
 """
