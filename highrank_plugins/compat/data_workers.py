@@ -13,7 +13,6 @@ Delete when: the training loop closes the loader of an epoch, and torch's worker
 other processes to their parent.
 """
 
-import inspect
 import multiprocessing
 import os
 import signal
@@ -36,11 +35,8 @@ def make_sampler(
     stock: Callable, sampler: Any, ordered_batches: Any, *args: Any, **kwargs: Any
 ) -> None:
     """Construct a sampler that holds its iterator weakly, because the iterator owns it."""
-    if inspect.ismethod(ordered_batches):
-        method = WeakMethod(ordered_batches)
-        stock(sampler, lambda *words: method()(*words), *args, **kwargs)
-    else:
-        stock(sampler, ordered_batches, *args, **kwargs)
+    method = WeakMethod(ordered_batches)
+    stock(sampler, lambda *words: method()(*words), *args, **kwargs)
 
 
 @replaces(DictConfig, "__getattr__")

@@ -16,13 +16,9 @@ from torch import Tensor, nn
 from highrank_plugins.common.patching import replaces
 
 
-def is_whole(value: object) -> bool:
-    """Whether a value of a state is a tensor of whole numbers."""
-    return isinstance(value, Tensor) and not value.is_floating_point()
-
-
 @replaces(EMA, "_step_internal")
 def step(stock: Callable, ema: Any, new_model: nn.Module, updates: int | None = None) -> None:
     state = new_model.state_dict().items()
-    ema.skip_keys = {*ema.skip_keys, *(n for n, t in state if is_whole(t))}
+    whole = {n for n, t in state if isinstance(t, Tensor) and not t.is_floating_point()}
+    ema.skip_keys = whole.union(ema.skip_keys)
     stock(ema, new_model, updates)

@@ -9,9 +9,9 @@ fairseq checks.
 Damage. What breaks: a flipped bit in `.bin`, or in sizes and pointers of `.idx`, changes the text,
 with exit code 0; a truncated file ends in errors that name none. Why: fairseq maps the files and
 checks nothing in them. What we do: check that `.idx` agrees with itself, `.bin` and dictionary, and
-compare `sha256sums`, in the first process of each machine. The folders of `bin1:bin2` must have the
-words of one dictionary: fairseq reads that of the first alone. Raw text and remote paths are left
-alone. Delete when: fairseq compares checksums.
+compare `sha256sums`. The folders of `bin1:bin2` must have the words of one dictionary, as fairseq
+reads that of the first alone. Raw text and remote paths are left alone. Delete when: fairseq
+compares checksums.
 """
 
 import functools
@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from fairseq import tasks, utils
 from fairseq.data import Dictionary, data_utils, indexed_dataset
 
@@ -110,7 +109,7 @@ def dataset_exists(stock: Callable, path: str, impl: str) -> bool:
 def make_dataset(
     stock: Callable, path: str, impl: str, fix_lua_indexing: bool = False, dictionary: Any = None
 ) -> Any:
-    if _has_both(path) and _is_first_here():
+    if _has_both(path):
         _require_same_words(Path(path).parent, dictionary)
         versions = (_version(f"{path}.{suffix}") for suffix in ("idx", "bin"))
         _check_split(path, None if dictionary is None else len(dictionary), *versions)
@@ -170,13 +169,6 @@ def _has_both(path: str) -> bool:
         if not file.exists():
             raise FileNotFoundError(f"{file} is missing, although {there[0]} exists; {_AGAIN}")
     return bool(there)
-
-
-def _is_first_here() -> bool:
-    rank = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID"))
-    if rank is None and torch.distributed.is_initialized():
-        rank = str(torch.distributed.get_rank())
-    return rank in (None, "0")
 
 
 def _version(path: str | Path) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ before any is scored, or for a loss that is not finite. A separate part (`--num-
 empty. Delete when: fairseq compares both.
 
 Perplexities. What breaks: blocks longer than the training run's are skipped ("Evaluated 0 tokens …
-Perplexity: 1.00"); a model of streams is scored as if each block were the start of the text;
+Perplexity: 1.00"). A model of streams is scored as if each block were the start of the text.
 `--post-process subword_nmt` changes nothing, and means per word and per piece look alike. Why:
 `eval_lm_dataloader` ignores such blocks, the task comes from the command line, and words that end
 in the option's value are joined. What we do: raise, take `subword_nmt` for `@@ `, and say how many

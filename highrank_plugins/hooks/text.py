@@ -1,8 +1,8 @@
 """Take text as `highrank data` does, in fairseq's commands and its hub interface.
 
 Words. What breaks: fairseq-preprocess takes a byte order mark, `<pad>` and `</s>` for words or its
-own symbols, and files of different lengths; language models are scored on words that training text
-lacks; fairseq-interactive and the hub glue words with a tab between them, and tokenise German as
+own symbols, and files of different lengths. Language models are scored on words that training text
+lacks. fairseq-interactive and the hub glue words with a tab between them, and tokenise German as
 English. Why: fairseq looks up what is between white space; pieces are made between spaces. What we
 do: read text as `highrank data binarise` does, before anything is written. Fold white space, refuse
 reserved words, and give tokenisers the languages of the task. Delete when: fairseq does.

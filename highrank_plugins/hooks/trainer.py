@@ -12,8 +12,8 @@ no message names it. Why: fairseq shows nothing that could be watched. What we d
 process does (`common/heartbeat.py`). Delete when: fairseq does so.
 
 Resuming. What breaks: a resumed run has the learning rate from before the last epoch's loss, counts
-patience and `wall` from 0, sees other batches from epoch 2 on, and ends in an error or averages
-after other updates with `--store-ema`. Why: checkpoints are written before the scheduler gets the
+patience and `wall` from 0, and sees other batches from epoch 2 on. With `--store-ema` it ends in an
+error, or averages after other updates. Why: checkpoints are written before the scheduler gets the
 loss, and lack these numbers; batches have the seed of the process's first epoch. What we do: tell
 the scheduler first, store the numbers, build an epoch's batches with its own seed, and hand weights
 over as averages. Delete when: fairseq does so.

@@ -6,7 +6,7 @@ removes what a killed save has left. `--no-save` takes none. Delete when: fairse
 
 Requests to stop. What breaks: SIGTERM, SIGUSR1 and SIGHUP, by which clusters and terminals announce
 their end, end a run at once. Why: fairseq handles no signals. What we do: handle them before data
-are loaded; after an update, and its validation where due, all processes end with a checkpoint and
+are loaded. After an update, and its validation where due, all processes end with a checkpoint and
 exit code 75 if one was told to stop. Delete when: fairseq does so.
 
 The end. What breaks: a finished run that is started again takes one more update. Why: fairseq
@@ -16,7 +16,7 @@ of an epoch, listeners and `--patience`, too; log the time left. Delete when: fa
 Lost checkpoints. What breaks: where `checkpoint_last.pt` is missing, fairseq trains from random
 weights; a damaged one ends every start. Why: a missing file is how it recognises the first start.
 What we do: resume from the undamaged checkpoint in `--save-dir` with the most updates and a state
-of the optimizer, and name it; where none is left, refuse, unless the file is missing and a
+of the optimizer, and name it. Where none is left, refuse, unless the file is missing and a
 `--reset-…` option asks for a first start. Say that `--fp16` does not resume exactly. Delete when:
 fairseq tells a first start from a lost file, and stores float32 copies.
 

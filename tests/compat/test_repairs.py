@@ -1,13 +1,19 @@
-"""The repairs of compat that need no process of their own, by module."""
+"""The repairs of compat, by module."""
 
-# -- amp_step --
 import argparse
 import functools
+import gc
 import importlib
 import io
 import itertools
+import logging
+import multiprocessing
 import os
+import signal
+import subprocess
+import time
 import warnings
+import weakref
 from pickle import UnpicklingError
 
 import numpy as np
@@ -15,22 +21,23 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 from fairseq.data import bucket_pad_length_dataset, data_utils, token_block_dataset
+from fairseq.data.iterators import EpochBatchIterator
 from fairseq.distributed.utils import _split_tensors_from_obj
 from fairseq.nan_detector import NanDetector
 from fairseq.optim.amp_optimizer import AMPOptimizer
+from fairseq.tasks.translation import TranslationConfig
+from omegaconf import OmegaConf
+from torch import nn
+from torch.utils.data import DataLoader
+from tqdm import tqdm
 
 import highrank_plugins.compat.amp_step
 import highrank_plugins.optim.nt_asgd  # noqa: F401  (importing it registers nt_asgd)
-from highrank_plugins.compat import harmless_warnings
+from highrank_plugins.compat import harmless_warnings, log_lines
+from highrank_plugins.compat.log_lines import NOTE
 from tests.compat.conftest import config, train, transformer
 
 GRADIENT = torch.tensor([1.0, 2.0, 3.0])
-
-
-@pytest.fixture
-def scaled_on_a_cpu(monkeypatch):
-    scaler = functools.partial(torch.amp.GradScaler, "cpu")
-    monkeypatch.setattr(torch.cuda.amp, "GradScaler", scaler)
 
 
 def updated(scale: float, gradient: torch.Tensor = GRADIENT) -> torch.Tensor:
@@ -46,7 +53,9 @@ def updated(scale: float, gradient: torch.Tensor = GRADIENT) -> torch.Tensor:
     return parameter.detach()
 
 
-def test_an_update_does_not_depend_on_the_loss_scale_unless_it_overflows(scaled_on_a_cpu):
+def test_an_update_does_not_depend_on_the_loss_scale_unless_it_overflows(monkeypatch):
+    scaler = functools.partial(torch.amp.GradScaler, "cpu")
+    monkeypatch.setattr(torch.cuda.amp, "GradScaler", scaler)
     for scale in 1, 128, 2**15:
         torch.testing.assert_close(updated(scale), -GRADIENT)
     assert torch.equal(updated(128, torch.tensor([1.0, torch.inf, 3.0])), torch.zeros(3))
@@ -93,9 +102,6 @@ def test_full_batches_equal_those_of_fairseq(stock):
     assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=False))
 
 
-# -- harmless_warnings --
-
-
 def test_a_run_prints_no_warnings_but_others_are_shown(data, tmp_path):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -114,24 +120,18 @@ def test_a_diverged_translator_is_reported(data, tmp_path):
         train(data, tmp_path, max_update=9, lr="1e30")
 
 
-class Nested(torch.nn.Module):
-    """Return what encoders return."""
-
-    def forward(self, x):
-        return {"out": [2 * x], "states": [], "mask": None}
-
-
 def test_the_module_with_the_invalid_gradient_is_named(caplog):
-    model = torch.nn.Sequential(torch.nn.Linear(2, 2), Nested())
+    class Nested(nn.Module):
+        def forward(self, x):  # returns what encoders do
+            return {"out": [2 * x], "states": [], "mask": None}
+
+    model = nn.Sequential(nn.Linear(2, 2), Nested())
     for number in 1.0, torch.inf:
         assert "detected" not in caplog.text
         with NanDetector(model):
             model(torch.ones(1, 2))["out"][0].backward(torch.full((1, 2), number))
     assert "Inf detected in output of 1, shape: torch.Size([1, 2]), backward" in caplog.text
     assert not any(m._forward_hooks or m._backward_hooks for m in model.modules())
-
-
-# -- numpy2 --
 
 
 def test_the_break_mode_eos_and_buckets_work():
@@ -185,3 +185,161 @@ def test_functions_are_still_refused(tmp_path):
     with pytest.raises(UnpicklingError, match=r"Unsupported|ObjectDType"):
         through_torch(np.array([None], dtype=object))
     assert not list(tmp_path.iterdir())
+
+
+# -- data_workers --
+
+
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        time.sleep(0.05)
+        return index
+
+
+@pytest.mark.parametrize("start", ["fork", "forkserver"])
+def test_a_worker_obeys_its_parent_and_ignores_signals_from_other_processes(start):
+    loader = DataLoader(Slow(), num_workers=1, multiprocessing_context=start)
+    batches = iter(loader)
+    seen = [int(next(batches))]
+    worker = batches._workers[0]
+    for name in ("INT", "TERM", "USR1", "HUP"):
+        subprocess.run(["bash", "-c", f"kill -s {name} {worker.pid}"], check=True)
+        seen.append(int(next(batches)))
+    assert seen == list(range(5))
+    os.kill(worker.pid, signal.SIGSTOP)  # or it might end by itself
+    worker.terminate()
+    os.kill(worker.pid, signal.SIGCONT)
+    worker.join(20)
+    assert worker.exitcode == 0
+    batches._shutdown_workers()
+    assert DataLoader(Slow(), num_workers=1, worker_init_fn=print).worker_init_fn is print
+
+
+class Numbers(torch.utils.data.Dataset):
+    def __getitem__(self, index):
+        return index
+
+
+@pytest.fixture
+def no_garbage_collection():
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("buffered", [0, 2])
+def test_workers_end_when_their_iterator_is_dropped(buffered, no_garbage_collection):
+    for epoch in (1, 2):
+        batches = EpochBatchIterator(
+            Numbers(), list, [[3, 1], [2]], num_workers=1, epoch=epoch, buffer_size=buffered
+        )
+        assert sorted(batches.next_epoch_itr()) == [[2], [3, 1]]
+    del batches
+    deadline = time.monotonic() + 20  # the thread that fills the buffer lets go of the loader last
+    while multiprocessing.active_children() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not multiprocessing.active_children()
+
+
+def test_a_reused_loader_yields_the_batches_of_its_epoch():
+    batches = EpochBatchIterator(
+        Numbers(), list, [[i] for i in range(20)], num_workers=1, reuse_dataloader=True
+    )
+    first, second = (list(batches.next_epoch_itr()) for _ in range(2))
+    assert first != second and sorted(first) == sorted(second)
+
+
+def test_a_missing_option_keeps_no_variable_alive(no_garbage_collection):
+    options = OmegaConf.structured(TranslationConfig())
+
+    def ask():
+        batches = Numbers()
+        assert getattr(options, "reuse_dataloader", True) is True
+        return weakref.ref(batches)
+
+    assert ask()() is None
+
+
+# -- log_lines --
+
+
+@pytest.fixture
+def level():
+    root = logging.getLogger()
+    before = root.level
+    root.setLevel(logging.INFO)
+    yield root.setLevel
+    root.setLevel(before)
+
+
+def shown(name: str, message: object, level: int = logging.INFO) -> str | None:
+    """Return what a logger shows of a message, or None."""
+    logger = logging.getLogger(name)
+    record = logger.makeRecord(name, level, "file", 1, message, (), None)
+    return record.getMessage() if logger.filter(record) else None
+
+
+PREPROCESS = "fairseq_cli.preprocess"
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "said"),
+    [
+        ("fairseq_cli.train", nn.Linear(2, 2), None),
+        ("fairseq_cli.train", "task: TranslationTask", None),
+        ("fairseq_cli.train", "training on 1 devices (GPUs/TPUs)", None),
+        ("fairseq_cli.train", "max tokens per device = 8 and max sentences per device = 9", None),
+        ("fairseq.trainer", "detected shared parameter: a <- b", None),
+        ("fairseq.trainer", "Saving checkpoint to /home/somebody/checkpoint_best.pt", None),
+        ("fairseq.tasks.fairseq_task", "can_reuse_epoch_itr = True", None),
+        ("fairseq.distributed.utils", "distributed init (rank 0): file:///tmp/store-0", None),
+        ("fairseq.utils", "--user-dir=/home/somebody/a has already been imported.", None),
+        ("fairseq.data.iterators", "grouped total_num_itrs = 9", None),
+        ("fairseq_cli.train", OmegaConf.create({"seed": 1}), NOTE),
+        (PREPROCESS, argparse.Namespace(seed=1), NOTE),
+        (PREPROCESS, "[None] Dictionary: 9 types", "Dictionary: 9 types"),
+        (PREPROCESS, "[en] Dictionary: 9 types", "[en] Dictionary: 9 types"),
+        ("fairseq_cli.train", "training on 2 devices (GPUs/TPUs)", ...),
+        ("fairseq_cli.train", "num. shared model params: 12 (num. trained: 12)", ...),
+        ("fairseq.checkpoint_utils", "Saved a.pt (writing took 0.06590998100000434 seconds)",
+         "Saved a.pt (written in 0.0 s)"),
+    ],
+)  # fmt: skip
+def test_developer_lines_are_left_out_or_shortened(level, name, message, said):
+    assert shown(name, message) == (message if said is ... else said)
+    assert shown(name, message, logging.WARNING) is not None
+    level(logging.DEBUG)
+    assert shown(name, message) == str(message)
+
+
+def test_lines_have_the_level_and_format_of_the_tools_and_clear_the_bar(level, monkeypatch):
+    for before, chosen, after in (
+        (logging.DEBUG, None, logging.INFO),
+        (logging.DEBUG, "warning", logging.WARNING),
+        (logging.ERROR, None, logging.ERROR),
+    ):
+        monkeypatch.setattr(os, "environ", {"LOGLEVEL": chosen} if chosen else {})
+        level(before)
+        importlib.reload(log_lines)
+        assert logging.getLogger().level == after
+    monkeypatch.undo()
+    level(logging.INFO)
+    root, stream = logging.getLogger(), io.StringIO()
+    handler, own = logging.StreamHandler(), logging.StreamHandler(stream)
+    handler.setFormatter(logging.Formatter(logging.BASIC_FORMAT))
+    own.setFormatter(logging.Formatter("%(message)s"))
+    monkeypatch.setattr(root, "handlers", [handler, own])
+    for _ in range(2):
+        importlib.reload(log_lines)
+    record = root.makeRecord("tool", logging.INFO, "file", 1, "done", (), None)
+    assert handler.format(record).endswith(" | INFO | tool | done")
+    assert own.format(record) == "done"
+    assert [type(known).__name__ for known in own.filters] == ["ClearBars"]
+    with tqdm(total=3, desc="epoch", file=stream, ncols=40) as bar:
+        bar.refresh()
+        assert stream.getvalue().rpartition("\r")[2].startswith("epoch")
+        logging.getLogger("highrank").warning("something happened")
+        assert "\rsomething happened\n" in stream.getvalue()

@@ -54,16 +54,17 @@ GROUPS: list[tuple[tuple, str]] = [
 ]  # fmt: skip
 CALLS = [(name, arguments) for arguments, names in GROUPS for name in names.split()]
 PLACES = ("model", "cfg", "args", "extra_state", "optimizer_history", "task_state")
+EVIL = "[open('{}', 'w').close()]"
 # configurations that stock fairseq evaluates, resolves, reads files of, or builds in full
 FIELDS: dict[str, dict[str, object]] = {
-    "eval in adaptive_softmax_cutoff": {"adaptive_softmax_cutoff": "{code}"},
-    "eval in decoder_layers": {"_name": "fconv", "encoder_layers": "{code}"},
-    "eval in decoder_attention": {"_name": "fconv", "decoder_attention": "{code}"},
+    "eval in adaptive_softmax_cutoff": {"adaptive_softmax_cutoff": EVIL},
+    "eval in decoder_layers": {"_name": "fconv", "encoder_layers": EVIL},
+    "eval in decoder_attention": {"_name": "fconv", "decoder_attention": EVIL},
     "eval in character_filters": {
-        "_name": "transformer_lm", "character_embeddings": True, "character_filters": "{code}",
+        "_name": "transformer_lm", "character_embeddings": True, "character_filters": EVIL,
     },
-    "eval in encoder_conv_channels": {"_name": "s2t_transformer", "conv_channels": "{code}"},
-    "eval in lightconv": {"_name": "lightconv", "encoder_kernel_size_list": "{code}"},
+    "eval in encoder_conv_channels": {"_name": "s2t_transformer", "conv_channels": EVIL},
+    "eval in lightconv": {"_name": "lightconv", "encoder_kernel_size_list": EVIL},
     "resolves the environment": {"encoder_embed_path": "${oc.env:HOME}"},
     "resolves a decoder": {"encoder_embed_path": "${oc.decode:${oc.env:HOME}}"},
     "resolves another key": {"dropout": "${..task.data}"},
@@ -80,7 +81,7 @@ FIELDS: dict[str, dict[str, object]] = {
     "large: 10⁹ knots": {"head_pointwise": "plif", "head_plif_knots": 10**9},
     "large: 10⁶ heads": {"decoder_attention_heads": 10**6},
     "negative dimensions": {"decoder_embed_dim": -32},
-    "dimensions of text": {"decoder_embed_dim": "32; touch {path}"},
+    "dimensions of text": {"decoder_embed_dim": "32; touch {}"},
     "infinite dropout": {"dropout": float("inf")},
 }  # fmt: skip
 
@@ -109,6 +110,8 @@ def _filled(value: Any, path: str) -> Any:
         return value.replace("{}", path)
     if isinstance(value, bytes):
         return value.replace(b"{}", path.encode())
+    if isinstance(value, dict):
+        return {key: _filled(part, path) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(_filled(part, path) for part in value)
     return value
@@ -129,7 +132,7 @@ def hostile_checkpoints(sound: Path, canary: Path) -> Iterator[tuple[str, Writer
         yield f"calls {name}", _saved(state | {PLACES[number % len(PLACES)]: call})
     for name, fields in FIELDS.items():
         changed = copy.deepcopy(state)
-        changed["cfg"]["model"].update({key: _text(value, canary) for key, value in fields.items()})
+        changed["cfg"]["model"].update(_filled(fields, str(canary)))
         yield name, lambda path, changed=changed: torch.save(changed, path)
     changed = copy.deepcopy(state)
     module = canary.parent / "hostile_module"
@@ -140,21 +143,8 @@ def hostile_checkpoints(sound: Path, canary: Path) -> Iterator[tuple[str, Writer
     yield from _files(sound, state, canary)
 
 
-def _text(value: object, canary: Path) -> object:
-    if not isinstance(value, str):
-        return value
-    code = f"[open({str(canary)!r}, 'w').close()]"
-    return value.replace("{code}", code).replace("{path}", str(canary))
-
-
 def _saved(state: dict, **options: object) -> Writer:
     return lambda path: torch.save(state, path, pickle_module=_Module, **options)
-
-
-def _pickled(value: object) -> bytes:
-    buffer = io.BytesIO()
-    _Pickler(buffer, 2).dump(value)
-    return buffer.getvalue()
 
 
 def _files(sound: Path, state: dict, canary: Path) -> Iterator[tuple[str, Writer]]:
@@ -163,23 +153,21 @@ def _files(sound: Path, state: dict, canary: Path) -> Iterator[tuple[str, Writer
     bomb: object = "x" * 1000
     for _ in range(30):
         bomb = [bomb] * 10
-    yield "plain pickle", lambda path: path.write_bytes(_pickled(call))
+    _Pickler(buffer := io.BytesIO(), 2).dump(call)
+    yield "plain pickle", lambda path: path.write_bytes(buffer.getvalue())
     yield "legacy format", _saved(state | {"x": call}, _use_new_zipfile_serialization=False)
-    members = [_member(name, _pickled(call)) for name in ("pickle", "storages", "tensors")]
+    members = [_member(name, buffer.getvalue()) for name in ("pickle", "storages", "tensors")]
     yield "tar", lambda path: _tar(path, *members)
     yield "folder", Path.mkdir
     yield "pipe", lambda path: os.mkfifo(path)
     yield "pipe without end", lambda path: path.symlink_to("/dev/zero")
     yield "empty", lambda path: path.write_bytes(b"")
     yield "half", lambda path: path.write_bytes(sound.read_bytes()[: sound.stat().st_size // 2])
-    yield "compressed zeros", lambda path: _rezip(sound, path, "data.pkl", bytes(1 << 28))
-    yield "pickle of nested lists", lambda path: _rezip(
-        sound, path, "data.pkl", b"\x80\x02" + b"](" * 1_000_000 + b"e." , zipfile.ZIP_STORED
-    )  # fmt: skip
-    yield "string of 4 GB", lambda path: _rezip(
-        sound, path, "data.pkl", b"\x80\x02X" + struct.pack("<I", 0xFFFFFFF0) + b".",
-        zipfile.ZIP_STORED,
-    )  # fmt: skip
+    nested, huge = b"](" * 1_000_000, struct.pack("<I", 0xFFFFFFF0)
+    deflated = zipfile.ZIP_DEFLATED
+    yield "compressed zeros", lambda path: _rezip(sound, path, bytes(1 << 28), deflated)
+    yield "pickle of nested lists", lambda path: _rezip(sound, path, b"\x80\x02" + nested + b"e.")
+    yield "string of 4 GB", lambda path: _rezip(sound, path, b"\x80\x02X" + huge + b".")
     yield "10³⁰ values", lambda path: torch.save(state | {"cfg": bomb}, path)
     yield "names above the folder", lambda path: (
         shutil.copyfile(sound, path), zipfile.ZipFile(path, "a").writestr(f"../../{CANARY}", "x")
@@ -192,13 +180,11 @@ def _files(sound: Path, state: dict, canary: Path) -> Iterator[tuple[str, Writer
     yield "an element for all", lambda path: _weights(state, path, lambda t: t[:1, :1])
 
 
-def _rezip(
-    sound: Path, path: Path, name: str, content: bytes, method: int = zipfile.ZIP_DEFLATED
-) -> None:
+def _rezip(sound: Path, path: Path, content: bytes, method: int = zipfile.ZIP_STORED) -> None:
+    """Put other content in place of the pickle in a checkpoint."""
     with zipfile.ZipFile(sound) as old, zipfile.ZipFile(path, "w", method) as new:
-        for entry in old.infolist():
-            whole = content if entry.filename.endswith(name) else old.read(entry)
-            new.writestr(entry.filename, whole)
+        for name in old.namelist():
+            new.writestr(name, content if name.endswith("data.pkl") else old.read(name))
 
 
 def _weights(state: dict, path: Path, change: Callable) -> None:
