@@ -17,7 +17,8 @@ from highrank_plugins.benchmarks import measuring
 from highrank_plugins.benchmarks.case import BenchSettings, Case, CaseError, LossCase, ModelCase
 from highrank_plugins.benchmarks.measuring import MeasurementFailed, OutOfMemory
 from highrank_plugins.benchmarks.rows import Row, table, write_csv
-from highrank_plugins.common.processes import end_with_parent, keep_freed_memory
+from highrank_plugins.common.patching import keep_freed_memory
+from highrank_plugins.common.processes import end_with_parent
 from highrank_plugins.common.user_error import UserError
 
 STEP = 64  # batches of a loss are multiples of this; finer differences are noise
@@ -234,9 +235,8 @@ def measured(
     _step(kind, implementation, case)()
     measuring.return_free_memory()
     subject = _step(kind, implementation, case)
-    memory = measuring.peak_memory(subject, case.device)
     result: dict[str, Any] = {
-        "memory": memory,
+        "memory": measuring.peak_memory(subject, case.device),
         "threads": torch.get_num_threads(),
         "machine": measuring.machine(case),
     }

@@ -1,9 +1,11 @@
-"""Replace one function of fairseq by ours, and import fairseq without two libraries."""
+"""Replace one function of fairseq by ours, import it without two libraries, keep what it frees."""
 
+import ctypes
 import functools
 import importlib
 import importlib.machinery
 import inspect
+import os
 import sys
 import types
 from collections.abc import Callable
@@ -11,6 +13,8 @@ from types import ModuleType
 from typing import Any
 
 _DEFERRED = ("scipy.stats", "sklearn", "sklearn.metrics")
+# of mallopt, and of the environment
+_KEEP = {"TRIM_THRESHOLD": (-1, 2**31 - 1), "MMAP_THRESHOLD": (-3, 2**28)}
 
 
 def replaces(owner: Any, name: str) -> Callable:
@@ -83,3 +87,15 @@ class _Module(ModuleType):
 def by_name(stock: Callable, *args: Any, **kwargs: Any) -> dict[str, Any]:
     """Return the arguments of a call by their names, also those given by position."""
     return inspect.signature(stock).bind(*args, **kwargs).arguments
+
+
+def keep_freed_memory() -> None:
+    """Keep freed blocks for the next step, where the C library is GNU's.
+
+    Otherwise the system fills them with zeros again: a tenth of a softmax's step at M = 32,000.
+    Blocks above 256 MiB go back: holes of their size made the peak of plain code 1.6 times as high.
+    """
+    for name, (parameter, size) in _KEEP.items():
+        is_set = f"MALLOC_{name}_" in os.environ or "GLIBC_TUNABLES" in os.environ
+        if not is_set and hasattr(libc := ctypes.CDLL(None), "mallopt"):
+            libc.mallopt(parameter, size)

@@ -19,8 +19,6 @@ from highrank_plugins.common import stop_request
 from highrank_plugins.common.user_error import UserError
 
 _PR_SET_PDEATHSIG = 1
-# of mallopt, and of the environment
-_KEEP = {"TRIM_THRESHOLD": (-1, 2**31 - 1), "MMAP_THRESHOLD": (-3, 2**28)}
 _CHECKOUT = str(Path(__file__).parents[2])
 _TASK = "PBS_TASKNUM"
 # variables of launchers with the number of processes, and with a rank, which is less than that
@@ -53,18 +51,6 @@ def end_with_parent(launcher: int = 0) -> None:
 def _end_after(sentinel: int) -> None:
     wait([sentinel])
     os._exit(1)
-
-
-def keep_freed_memory() -> None:
-    """Keep freed blocks for the next step, where the C library is GNU's.
-
-    Otherwise the system fills them with zeros again: a tenth of a softmax's step at M = 32,000.
-    Blocks above 256 MiB go back: holes of their size made the peak of plain code 1.6 times as high.
-    """
-    for name, (parameter, size) in _KEEP.items():
-        is_set = f"MALLOC_{name}_" in os.environ or "GLIBC_TUNABLES" in os.environ
-        if not is_set and hasattr(libc := ctypes.CDLL(None), "mallopt"):
-            libc.mallopt(parameter, size)
 
 
 def usable_cores() -> int:

@@ -60,8 +60,7 @@ from highrank_plugins.common.files import require_space
 from highrank_plugins.common.folders import locked
 from highrank_plugins.common.heartbeat import beat, guard
 from highrank_plugins.common.names import did_you_mean, flag
-from highrank_plugins.common.patching import replaces
-from highrank_plugins.common.processes import keep_freed_memory
+from highrank_plugins.common.patching import keep_freed_memory, replaces
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks.commands import is_command
 from highrank_plugins.hooks.distributed import refuse_lone_ranks

@@ -121,7 +121,7 @@ def test_processes_started_together_are_counted(tmp_path, monkeypatch):
 
 FAULTS = """
 import os, resource, sys
-from highrank_plugins.common.processes import keep_freed_memory
+from highrank_plugins.common.patching import keep_freed_memory
 keep_freed_memory()
 for _ in range(3):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

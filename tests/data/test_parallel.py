@@ -82,6 +82,10 @@ def test_what_cannot_be_cleaned_is_named(folder):
     left = r"cleaning has left no sentence pair of the training text: \{'longer"
     with pytest.raises(UserError, match=left):
         prepare(folder, max_words=1)
+    for name in ("t.en", "t.de"):
+        (folder / name).write_bytes(b"")
+    with pytest.raises(UserError, match=r"t\.en: the file is empty"):
+        prepare(folder)
     (folder / "v.de").unlink()
     with pytest.raises(
         UserError, match=r"found neither v\.de nor FOLDER/v\.de, which the corpus fi"
