@@ -60,10 +60,11 @@ def write_tables(
 def _compare(of: Standing, records: list[Path], notes: list[str]) -> list[Table]:
     """Compare all members that are done; the others are named with their problems."""
     settings = of.study.settings
-    baseline, why = settings.baseline, "no baseline is named"
+    baseline, why, reasons = settings.baseline, "no baseline is named", untested(of)
     if baseline is not None and all(m.name in of.problems for m in of.systems.get(baseline, ())):
         baseline, why = None, f"the baseline {baseline} has no result"
-    reasons, test = untested(of), plans.test_of(of.study, of.plan)
+        reasons = dict.fromkeys(of.systems, why)  # nor is softmax taken in its place
+    test = plans.test_of(of.study, of.plan)
     compared = compare_records(records, settings.metric, baseline, test, untested=reasons)
     looked = {"metric": compared.metric, "baseline": compared.baseline, "test": settings.test}
     notes = [*notes, *rate_notes(of.study.rates, "lr"), *look(of, reasons, looked)]
