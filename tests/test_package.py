@@ -61,11 +61,10 @@ def test_the_version_is_the_same_everywhere():
 def test_the_pinned_set_satisfies_the_ranges_of_setup_py():
     from packaging.requirements import Requirement
 
-    from highrank_plugins.cli.doctor import pinned_versions
-
-    pins = pinned_versions()
-    for name in ("triton.txt", "docs.txt", "huggingface.txt"):
-        pins |= pinned_versions(name)
+    pins = {}
+    for name in ("pinned.txt", "triton.txt", "docs.txt", "huggingface.txt"):
+        text = (ROOT / "requirements" / name).read_text(encoding="utf-8").lower()
+        pins |= dict(re.findall(r"(?m)^([^#\s]+)==(\S+)", text))
     for requirement in map(Requirement, metadata.requires("highrank_plugins")):
         pinned = pins[requirement.name.lower()]
         assert requirement.specifier.contains(pinned), requirement

@@ -21,7 +21,6 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 from packaging.requirements import Requirement
-from packaging.version import Version
 
 import highrank_plugins
 from highrank_plugins.common.blocks import option
@@ -173,10 +172,9 @@ def check_packages() -> list[Package]:
 
     Imports happen in another process: a broken package may raise anything, or crash.
     """
-    pins = pinned_versions()
     has_fairseq = sys.version_info < (3, 13)
     packages = [
-        find(needed, pins.get(needed.name.lower()))
+        find(needed)
         for needed in map(Requirement, metadata.requires(PROJECT) or [])
         if needed.marker is None or needed.marker.evaluate({"extra": ""})
     ]
@@ -199,7 +197,7 @@ def check_packages() -> list[Package]:
     return [*packages, Package(PROJECT, highrank_plugins.__version__, failed, alone)]
 
 
-def find(requirement: Requirement, pinned: str | None) -> Package:
+def find(requirement: Requirement) -> Package:
     """Return the state of a requirement: missing, a wrong version, or fine."""
     name = requirement.name
     try:
@@ -208,18 +206,7 @@ def find(requirement: Requirement, pinned: str | None) -> Package:
         return Package(name, None, f"missing; {SETUP}")
     if not requirement.specifier.contains(version, prereleases=True):
         return Package(name, version, f"{version} is outside {requirement.specifier}; {SETUP}")
-    # 2.13.0+cpu counts as the pinned 2.13.0
-    differs = pinned is not None and Version(version).public != pinned
-    note = f"{version} is installed, {pinned} was tested; {SETUP}" if differs else None
-    return Package(name, version, note=note)
-
-
-def pinned_versions(name: str = "pinned.txt") -> dict[str, str]:
-    """Return the tested set, name → version; empty if the package is not used from a clone."""
-    path = Path(highrank_plugins.__file__).parents[1] / "requirements" / name
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    pairs = (line.split("==") for line in lines if "==" in line and not line.startswith("#"))
-    return {name.lower(): version.strip() for name, version in pairs}
+    return Package(name, version)
 
 
 # what --faults tries

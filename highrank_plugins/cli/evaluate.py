@@ -40,9 +40,6 @@ def generate(
     The lines are those of fairseq-generate, sorted by sentence.
     """
     lines = supervise.generated(command, processes)
-    if processes > 1:
-        count = len({line.partition(b"\t")[0] for line in lines if line.startswith(b"H-")})
-        typer.echo(f"all {processes} parts together: {count:,} sentences", err=True)
     if output is None or is_printed(output):
         sys.stdout.buffer.writelines(lines)
     else:

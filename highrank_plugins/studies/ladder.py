@@ -209,7 +209,7 @@ def _scaled(value: Any, width: Any, start: Any, power: float) -> float | None:
 
 def check_tokens(ladder: Ladder, members: Sequence[PreparedMember]) -> None:
     """Refuse an arm that reads another number of tokens than the baseline of its size."""
-    of = {one.member.system: one.settings.train for one in members}
+    of = {one.system: one.settings.train for one in members}
     base, *others = ladder.arms
     for size in ladder.sizes:
         for arm, name in itertools.product(others, _TOKENS):
@@ -232,7 +232,7 @@ def check_records(ladder: Ladder, members: Sequence[PreparedMember], paths: Sequ
         record = load_record(path)
         if not record.get("config"):
             raise ValueError(f"{path}: does not state its options (config): leave it out")
-        arm = ladder.systems[of[path.stem].member.system]
+        arm = ladder.systems[of[path.stem].system]
         there = flat_settings({"config": plain_numbers(record["config"])})
         stated = flat_settings({"config": plain_numbers(of[path.stem].settings.blocks())})
         for name in sorted(there.keys() | stated.keys()):

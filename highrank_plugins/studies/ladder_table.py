@@ -191,7 +191,8 @@ def _cell(
 def ladder_tables(
     ladder: Ladder, of: Standing, records: list[Path], notes: list[str]
 ) -> list[Table]:
-    notes = [*notes, *rate_notes(of.study.rates, "lr", ladder.systems.__getitem__)]
+    rates = {ladder.systems[one]: losses for one, losses in of.study.rates.items()}
+    notes = [*notes, *rate_notes(rates, "lr")]
     measured = of_records(ladder, records)
     sizes = list(ladder.sizes)
     looked = {name: getattr(ladder.settings, name) for name in ("metric", "baseline", "target")}

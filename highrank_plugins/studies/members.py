@@ -43,7 +43,8 @@ _EXPONENT = re.compile(r"[+-]?\d+[eE][+-]?\d+")
 class PreparedMember:
     """Hold a member that can be run: its keys, the command of its recipe and its folder."""
 
-    member: Member
+    system: str
+    seed: int
     settings: Configuration
     key: str
     command: Sequence[str]
@@ -54,7 +55,7 @@ class PreparedMember:
     @property
     def name(self) -> str:
         """Return SYSTEM-SEED."""
-        return self.member.name
+        return f"{self.system}-{self.seed}"
 
     @property
     def record(self) -> Path:
@@ -174,8 +175,8 @@ def prepare(study: Study, exp_dir: Path, check_values: bool = False) -> list[Pre
         words += ["--name", f"{MEMBERS}/{key}", "--exp-dir", str(exp_dir)]
         words += [f"--{name.replace('_', '-')}={value}" for name, value in study.options.items()]
         words += [f"--set={assignment}" for assignment in sets]
-        keys = plan_key, member_key(study, settings, seeded=False)
-        members.append(PreparedMember(member, settings, key, words, run_dir, *keys))
+        of = member.system, member.seed, settings, key, words, run_dir
+        members.append(PreparedMember(*of, plan_key, member_key(study, settings, seeded=False)))
     return members
 
 

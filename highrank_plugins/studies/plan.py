@@ -48,7 +48,7 @@ class Standing:
     def systems(self) -> dict[str, list[PreparedMember]]:
         found: dict[str, list[PreparedMember]] = {}
         for one in self.members:
-            found.setdefault(one.member.system, []).append(one)
+            found.setdefault(one.system, []).append(one)
         return found
 
 
@@ -260,8 +260,8 @@ def _hours(member: PreparedMember) -> float | None:
 
 def cost_of(members: Sequence[PreparedMember], slots: int) -> str:
     """Return hours and disk of the members to run; refuse a disk that is too small."""
-    known = {one.member.system: hours for one in members if (hours := _hours(one)) is not None}
-    waiting = [member.member.system for member in members if not member.is_done()]
+    known = {one.system: hours for one in members if (hours := _hours(one)) is not None}
+    waiting = [member.system for member in members if not member.is_done()]
     ends = [0.0] * slots
     for system in waiting:  # on the slot that is free first
         ends[ends.index(min(ends))] += known.get(system, 0)

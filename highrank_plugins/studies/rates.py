@@ -1,7 +1,7 @@
 """Choose each system's learning rate by trials at multiples of its own, before its seeds run."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,7 +50,7 @@ def tuned(study: Study, trials: Sequence[PreparedMember]) -> Study:
             f"{waiting[0].name}: {waiting[0].problem()}; rates are chosen when all trials are "
             f"done, and {len(waiting)} of {len(trials)} are not; run the study to try them"
         )
-    losses = {one.member.system: _loss(one) for one in trials}
+    losses = {one.system: _loss(one) for one in trials}
     names = {study.tuned_by.get(one.system, one.system) for one in study.members}
     rates: TriedRates = {
         name: {rate: losses[trial_name(name, rate)] for rate in study.settings.rates}
@@ -79,7 +79,7 @@ def best_rate(losses: Mapping[float, float]) -> float:
     return min(losses, key=lambda rate: (losses[rate], abs(math.log(rate))))
 
 
-def rate_notes(rates: TriedRates, unit: str, name: Callable[[str], str] = str) -> Iterator[str]:
+def rate_notes(rates: TriedRates, unit: str) -> Iterator[str]:
     """Yield which multiples of `unit` were chosen, and how much a wrong one costs each system.
 
     The sensitivity is the mean of the loss above that of the best rate, as in Wortsman et al. 2023
@@ -93,9 +93,9 @@ def rate_notes(rates: TriedRates, unit: str, name: Callable[[str], str] = str) -
         finite = [loss for loss in losses.values() if math.isfinite(loss)]
         lost = [f"diverged at {rate:g}" for rate in losses if not math.isfinite(losses[rate])]
         excess = [f"{max(0.0, sum(finite) / len(finite) - min(finite)):.3f}"] if finite else []
-        said.append(f"{name(system)} {best_rate(losses):g} ({', '.join(excess + lost)})")
+        said.append(f"{system} {best_rate(losses):g} ({', '.join(excess + lost)})")
         if finite and best_rate(losses) in (min(losses), max(losses)):
-            ends.append(name(system))
+            ends.append(system)
     yield (
         f"Best of the rates {', '.join(f'{rate:g}' for rate in losses)}, times {unit}, with the "
         f"sensitivity (mean excess of the validation loss over these rates, nats): "

@@ -231,8 +231,8 @@ def _problem_of(members: Sequence[PreparedMember], metric: str | None) -> ValueE
 
 def check_machine(members: Sequence[PreparedMember]) -> None:
     """Refuse to run a seed on another kind of machine than its other members: seeds are blocks."""
-    waiting = {member.member.seed for member in members if not member.is_done()}
-    done = [one for one in members if one.member.seed in waiting and one.machine()]
+    waiting = {member.seed for member in members if not member.is_done()}
+    done = [one for one in members if one.seed in waiting and one.machine()]
     here = machine_kind(hardware()) if done else ""
     for one in done:
         if here and one.machine() != here:
@@ -269,10 +269,10 @@ def bytes_in(folder: Path) -> int:
 
 def bytes_needed(members: Sequence[PreparedMember]) -> int:
     """Return what unfinished members will write: as much as their system's, or the largest."""
-    sizes = {m.member.system: bytes_in(m.run_dir) for m in members if m.is_done()}
+    sizes = {m.system: bytes_in(m.run_dir) for m in members if m.is_done()}
     largest = max(sizes.values(), default=0)
     return sum(
-        max(0, sizes.get(m.member.system, largest) - bytes_in(m.run_dir))
+        max(0, sizes.get(m.system, largest) - bytes_in(m.run_dir))
         for m in members
         if not m.is_done()
     )

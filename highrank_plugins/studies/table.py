@@ -60,10 +60,11 @@ def write_tables(
 def _compare(of: Standing, records: list[Path], notes: list[str]) -> list[Table]:
     """Compare all members that are done; the others are named with their problems."""
     settings = of.study.settings
-    baseline, why = settings.baseline, "no baseline is named"
+    baseline, why, reasons = settings.baseline, "no baseline is named", untested(of)
     if baseline is not None and all(m.name in of.problems for m in of.systems.get(baseline, ())):
         baseline, why = None, f"the baseline {baseline} has no result"
-    reasons, test = untested(of), plans.test_of(of.study, of.plan)
+        reasons = dict.fromkeys(of.systems, why)  # nor is softmax taken in its place
+    test = plans.test_of(of.study, of.plan)
     compared = compare_records(records, settings.metric, baseline, test, untested=reasons)
     looked = {"metric": compared.metric, "baseline": compared.baseline, "test": settings.test}
     notes = [*notes, *rate_notes(of.study.rates, "lr"), *look(of, reasons, looked)]
@@ -112,7 +113,7 @@ def untested(of: Standing) -> dict[str, str]:
     is_beyond = plan is not None and plans.most_seeds(of.members) > plan["most"]
     before, now, found = _looks(of.folder), _groups(of), {}
     for system, own in of.systems.items():
-        seeds = [str(one.member.seed) for one in own]
+        seeds = [str(one.seed) for one in own]
         planned = then.get(system, seeds)
         if plan is not None and plan["most"] == plan["seeds"]:  # the order tells no look
             planned, seeds = sorted(planned), sorted(seeds)
@@ -156,7 +157,7 @@ def _groups(of: Standing) -> dict[str, list[list[str]]]:
     """Return the seeds of the systems of each configuration, sorted; of those with several."""
     found: dict[str, list[list[str]]] = {}
     for own in of.systems.values():
-        seeds = sorted(str(one.member.seed) for one in own)
+        seeds = sorted(str(one.seed) for one in own)
         found.setdefault(own[0].system_key, []).append(seeds)
     return {key: sorted(groups) for key, groups in found.items() if sum(map(len, groups)) > 1}
 
@@ -167,7 +168,7 @@ def other_sizes(of: Standing, sizes: Sequence[str], arms: Mapping[str, str]) -> 
     before = _looks(of.folder)
     for one in of.members:
         then = before.get(one.system_key, {}).get("sizes")
-        known.setdefault(arms[one.member.system], set()).add(then and tuple(then))
+        known.setdefault(arms[one.system], set()).add(then and tuple(then))
     return {arm for arm, found in known.items() if found not in ({None}, {tuple(sizes)})}
 
 

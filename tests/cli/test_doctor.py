@@ -36,16 +36,13 @@ def test_this_environment_is_complete():
 
 
 def test_problems_of_a_package_are_explained(monkeypatch):
-    for requirement, pinned, field, words in (
-        ("no-such-distribution>=1", None, "problem", "missing"),
-        ("numpy>=1000", None, "problem", "outside >=1000"),
-        ("numpy", "0.1", "note", "0.1 was tested"),
-    ):
-        said = getattr(doctor.find(Requirement(requirement), pinned), field)
+    for requirement, words in (
+        ("no-such-distribution>=1", "missing"), ("numpy>=1000", "outside >=1000"),
+    ):  # fmt: skip
+        said = doctor.find(Requirement(requirement)).problem
         assert words in said and doctor.SETUP in said
     monkeypatch.setattr(doctor.metadata, "version", lambda name: "2.13.0+cpu")
-    package = doctor.find(Requirement("packaging>=2"), "2.13.0")
-    assert package.note is package.problem is None  # a build of the pinned version
+    assert doctor.find(Requirement("packaging>=2,<=2.13.0")).problem is None
 
 
 @pytest.fixture

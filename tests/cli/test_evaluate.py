@@ -79,7 +79,7 @@ class Killed(BaseException):
     ("command", "words", "kills"),
     [("dynamic", GRID, [3, 11, 20, 17, 9]), ("cache", CACHE_GRID, [2, 5, 4, 8])],
 )
-def test_a_killed_evaluation_resumes_with_the_same_result(
+def test_a_killed_evaluation_resumes_with_the_same_result_and_options(
     command, words, kills, call, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(adaptive_evaluation.CacheEvaluator, "length", 7)
@@ -103,27 +103,16 @@ def test_a_killed_evaluation_resumes_with_the_same_result(
             call(command, *words)
         assert not (tmp_path / "out.json").exists()
     left[:] = [10**9]
+    if command == "dynamic":
+        done = call(command, *words, "--lr", 0.5, "--bptt", 4)
+        said = "out.json.state is the progress of another evaluation (--"
+        assert done.exit_code == 2 and said in done.output
+        assert "--lr: [0.003, 0.01] there, [0.5]" in done.output
+        assert "--bptt: 5 there, 4 now" in done.output
     assert call(command, *words).exit_code == 0
     assert left[0] < 10**9  # it had work to do
     got = record(tmp_path)
     assert all(got[name] == want[name] for name in ("metrics", "grid", "point"))
-
-
-def test_the_state_of_another_evaluation_is_refused(call, tmp_path, monkeypatch):
-    def die(progress):
-        save(progress)
-        raise Killed
-
-    save = SavedProgress.save
-    monkeypatch.setattr(SavedProgress, "save", die)
-    with pytest.raises(Killed):
-        call("dynamic", *STEP, "--save-seconds", 0)
-    done = call("dynamic", *STEP, "--lr", 0.5)
-    said = "out.json.state is the progress of another evaluation (--lr: [0.01] there, [0.5]"
-    assert done.exit_code == 2 and said in done.output
-    done = call("dynamic", *STEP, "--bptt", 4, "--split", "valid")
-    assert "--bptt: 5 there, 4 now" in done.output
-    assert "text of valid: None there" in done.output
 
 
 def test_the_record_says_what_was_done_and_progress_is_saved_next_to_the_checkpoint(

@@ -24,7 +24,7 @@ def claims(text):
 
 def looked(study, members, folder, seeds, plan):
     """Return whether the table of the first seeds claims a difference, and whether a place does."""
-    own = [one for one in members if one.member.seed <= seeds]
+    own = [one for one in members if one.seed <= seeds]
     tables = write_tables(study, own, folder, plan)
     text = (folder / "table.md").read_text()
     assert ("sequential" in text) == (plan["most"] > plan["seeds"])
@@ -46,9 +46,9 @@ def errors(tmp_path, studies, drawn):
     found = np.zeros(3)
     for _ in range(studies):
         for one, value in zip(members, rng.normal(80, 0.2, len(members)), strict=True):
-            seed, signed = one.member.seed, {"test_perplexity": "a"}
+            seed, signed = one.seed, {"test_perplexity": "a"}
             record = record_of({"test_perplexity": value}, seed, signatures=signed)
-            record["config"] = {"train": {"arch": one.member.conf, "seed": seed}}
+            record["config"] = {"train": {"arch": one.system, "seed": seed}}
             one.record.write_text(json.dumps(record))
         look = partial(looked, study, members, folder)
         fixed = look(LOOKS[0], plan | {"most": LOOKS[0]})

@@ -147,7 +147,7 @@ def members_of(file):
     read = read_study(file)
     trials = trials_of(read, exp_dir)
     members = prepare(tuned(read, trials), exp_dir)
-    return trials, members, {one.member.system: one.settings.train["lr"] for one in members}
+    return trials, members, {one.system: one.settings.train["lr"] for one in members}
 
 
 def test_each_system_gets_the_best_of_its_trials_for_all_seeds(tmp_path):

@@ -125,6 +125,12 @@ def test_failing_members_are_named_and_the_others_continue(tmp_path, how, what):
     text = tables(file, seeds=[1], options=options, baseline="softmax", code=1)
     assert "Nothing is tested, because the baseline softmax has no result." in text
     assert "--baseline" not in text and f"softmax-1 has no record: {what}" in compared(file)
+    members = {"mos": {"conf": "mos", "seeds": [1]}, "softmax": {"conf": "softmax"}}
+    members["mixtape"] = {"conf": "mixtape"}
+    changes = {"members": members, "options": {"failing": how}, "baseline": "mos"}
+    text = tables(file, seeds=[1, 2], **changes, code=1)
+    assert "since the baseline mos has no result: softmax, mixtape." in text
+    assert "p Holm" not in text, "softmax is not taken in its place"
 
 
 @pytest.mark.parametrize(
