@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -40,19 +41,17 @@ ALL = ["log_probs", "logits", "features", "targets"]
 @pytest.fixture(scope="module")
 def kinds(mt_data, lm_data, stream_data, tmp_path_factory):
     """Return a function: arch → checkpoint, data, and the checkpoint's model."""
-    found = {}
 
+    @cache
     def kind(arch):
-        if arch not in found:
-            data = mt_data if "_lm" not in arch else lm_data
-            if arch == STREAM:
-                data, built = stream_data, build(stream_data, *FEW_KNOTS, arch=arch)
-            else:
-                built = small.build(data, arch, *(STOCK if arch in ARCHS[::2] else []))
-            path = write_checkpoint(tmp_path_factory.mktemp(arch) / "a.pt", built)
-            built.model.eval()
-            found[arch] = path, str(data), built
-        return found[arch]
+        data = mt_data if "_lm" not in arch else lm_data
+        if arch == STREAM:
+            data, built = stream_data, build(stream_data, *FEW_KNOTS, arch=arch)
+        else:
+            built = small.build(data, arch, *(STOCK if arch in ARCHS[::2] else []))
+        path = write_checkpoint(tmp_path_factory.mktemp(arch) / "a.pt", built)
+        built.model.eval()
+        return path, str(data), built
 
     return kind
 
@@ -207,6 +206,8 @@ def test_nan_leaves_an_unfinished_collection_that_starts_again(collector, tmp_pa
     assert [*read_collection(folder)] == ["targets"]
     assert not (folder / "log_probs.npy").exists() and not (tmp_path / "c.part").exists()
 
+
+def test_other_quantities_and_folders_are_refused(collector, tmp_path):
     (mine := tmp_path / "mine").mkdir()
     (mine / "thesis.txt").touch()
     for arch, what, message in (

@@ -9,15 +9,12 @@ import pytest
 import torch
 from fairseq_cli import eval_lm
 
-from highrank_plugins.common.blocks import BlockOptions
 from highrank_plugins.common.certificate import POSITIONS, Mass
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.evaluation.adaptation import NeuralCache
 from highrank_plugins.hooks import evaluation
-from highrank_plugins.inference.adaptive_evaluation import CacheEvaluator, DynamicEvaluator
 from highrank_plugins.inference.streaming_model import StreamingModel
 from highrank_plugins.models.head_model import HeadModel
-from highrank_plugins.training.blocks import AdaptiveSettings, DynamicSettings
 from tests.built import Built, parse
 from tests.cli import highrank
 from tests.inference.checkpoints import write_checkpoint
@@ -27,8 +24,10 @@ BLOCKS = """--task language_modeling --tokens-per-sample 16 --decoder-embed-dim 
     --decoder-ffn-embed-dim 8 --decoder-attention-heads 1 --decoder-layers 1
     --optimizer adam""".split()
 STREAM, STOCK = "awd_lstm_lm_mos", "transformer_lm"
-CACHE = {"theta": [0.5], "lambda": [0.2], "window": [9]}
-STEP = {"lr": [0.01], "eps": [0.001], "lambda": [0.01]}
+POINTS = {
+    "cache": "--theta 0.5 --lambda 0.2 --window 9",
+    "dynamic": "--lr 0.01 --eps 0.001 --lambda 0.01 --train-batch-size 10",
+}
 
 
 @pytest.fixture(scope="module")
@@ -87,15 +86,10 @@ def near(signature, bound=5e-6):
     return signature
 
 
-def adapt(kind, models, data):
-    """Return the signature that an evaluation prints."""
-    said = []
-    given = models(STREAM).path, str(data), AdaptiveSettings(device="cpu")
-    if kind == "cache":
-        CacheEvaluator(*given, CACHE, BlockOptions()).run(said.append)
-    else:
-        DynamicEvaluator(*given, STEP, DynamicSettings(train_batch_size=10)).run(said.append)
-    return near(said[-1])
+def adapt(kind, models, data, *more):
+    """Return what an evaluation that adapts to the text has done."""
+    words = [*POINTS[kind].split(), "--device", "cpu", *more]
+    return highrank("evaluate", kind, models(STREAM).path, data, *words)
 
 
 # -- honest scores ------------------------------------------------------------------------------
@@ -132,12 +126,13 @@ def test_every_path_and_batching_has_one_text(models, stream_data, signed):
         signed(score, models(STREAM)),
         signed(score, models(STOCK)),
         signed(score, models(STOCK), batch_size=1),
-        *(adapt(kind, models, stream_data) for kind in ("cache", "dynamic")),
+        signed(score, models(STOCK), context_window=4),
+        *(near(adapt(kind, models, stream_data).stdout.splitlines()[-1]) for kind in POINTS),
     ]
     assert len({re.search(r"text:test-\w{8}\|n:\d+", one)[0] for one in found}) == 1
     contexts = [re.search(r"ctx:([^|]+)", one)[1] for one in found]
-    assert contexts == ["stream", "block-16", "block-16", "stream+cache", "stream+dynamic"]
-    assert "|ctx:block-16+4|" in signed(score, models(STOCK), context_window=4)
+    of_blocks = ["block-16", "block-16", "block-16+4"]
+    assert contexts == ["stream", *of_blocks, "stream+cache", "stream+dynamic"]
     # targets that are no plain text are not followed
     assert evaluation._Split(dataset=[{"source": 1}], task=object()).followed([]) is None
 
@@ -226,9 +221,8 @@ def test_a_fault_of_a_cache_is_refused_without_a_record(
     fault, models, stream_data, monkeypatch, tmp_path
 ):
     monkeypatch.setattr(NeuralCache, *CACHES[fault])
-    words = [models(STREAM).path, stream_data, *"--theta 0.5 --lambda 0.2 --window 9".split()]
-    words += ["--output", tmp_path / "out.json", "--save-seconds", 0]
-    done = highrank("evaluate", "cache", *words)
+    more = ["--output", tmp_path / "out.json", "--save-seconds", 0]
+    done = adapt("cache", models, stream_data, *more)
     assert done.exit_code == 2 and "highrank: test: P(x) of all words" in done.output
     assert not [*tmp_path.iterdir()]
 
@@ -242,8 +236,8 @@ def test_a_fault_of_dynamic_evaluation_is_refused(models, stream_data, monkeypat
             return out._replace(loss=factor * out.loss)
 
         monkeypatch.setattr(StreamingModel, "_forward", forward)
-        with pytest.raises(UserError, match="test: P"):
-            adapt("dynamic", models, stream_data)
+        done = adapt("dynamic", models, stream_data)
+        assert done.exit_code == 2 and "highrank: test: P(x) of all words" in done.output
 
 
 # -- positions and bounds -----------------------------------------------------------------------
