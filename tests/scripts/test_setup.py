@@ -66,7 +66,7 @@ def test_setup_installs_torch_then_the_pins_then_the_project_and_again_what_has_
         assert "up to date" not in clone().stderr and "up to date" in clone().stderr
 
 
-def test_setup_repairs_an_interrupted_installation(clone):
+def test_setup_repairs_an_interrupted_installation_and_follows_another_python(clone):
     clone(FAKE_PIP="1", code=1)
     half = clone.root / ".venv" / "half"
     half.touch()
@@ -76,10 +76,6 @@ def test_setup_repairs_an_interrupted_installation(clone):
         (clone.root / ".venv" / lost).unlink()
         clone()
         assert (clone.root / ".venv" / lost).exists()
-
-
-def test_setup_makes_a_new_environment_for_another_python(clone):
-    clone()
     other = clone.root / "python3.12"
     write_program(other, FAKE_PYTHON.replace("FAKE_VERSION:-3.11", "FAKE_VERSION:-3.12"))
     assert "it is of Python 3.11" in clone(PYTHON=str(other)).stderr
@@ -157,9 +153,7 @@ def test_the_script_runs_every_check_and_all_tests(script):
     assert "./scripts/test.sh" in calls[4] and "./.ci/run" in calls[4]
     assert calls[5].split()[-1] == "tests"
     assert all(f"\n{name} " in result.stdout for name in ("mypy", "pytest", "total"))
-
-
-def test_failures_of_checks_and_tests_are_summed(script):
+    # failures of checks and tests are summed
     for last, status, fakes, sums in (
         ("2 failed, 1 passed, 4 xfailed, 3 errors in 1.0s", 1, {}, "5 passed, 5 failed, 0 skipped"),
         ("Segmentation fault", 139, {}, "4 passed, 1 failed, 0 skipped"),
