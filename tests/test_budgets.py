@@ -17,31 +17,31 @@ import pytest
 TESTS = Path(__file__).parent
 # lines of Python today; each may only fall
 BUDGETS: dict[str, int] = {
-    "analysis": 1455,
+    "analysis": 1450,
     "benchmarks": 1294,
-    "cli": 3096,
-    "common": 2504,
-    "compat": 386,
-    "criterions": 266,
-    "data": 2057,
+    "cli": 3066,
+    "common": 2501,
+    "compat": 378,
+    "criterions": 259,
+    "data": 2052,
     "evaluation": 269,
     "heads": 2942,
-    "hooks": 2664,
+    "hooks": 2631,
     "huggingface": 680,
     "inference": 1024,
-    "losses": 5887,
-    "measures": 1854,
-    "models": 1637,
-    "optim": 352,
-    "reports": 1878,
-    "results": 2103,
-    "studies": 2540,
-    "tasks": 527,
-    "top": 71,
-    "training": 2185,
-    "trunks": 347,
+    "losses": 5821,
+    "measures": 1840,
+    "models": 1621,
+    "optim": 348,
+    "reports": 1866,
+    "results": 2076,
+    "studies": 2449,
+    "tasks": 521,
+    "top": 70,
+    "training": 2184,
+    "trunks": 343,
 }
-LINES_OF_TESTS = 36564
+LINES_OF_TESTS = 35243
 
 
 @pytest.fixture(scope="module")
