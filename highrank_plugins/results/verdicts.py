@@ -37,9 +37,11 @@ _GROUPS = {
     "steps": STEPS,
     "data": rf"({'|'.join(TEXT_BLOCKS)})\..*",
     "scoring": SCORING,
+    "signature": "",
     "settings": r"(train|finetune)\..*",
 }
 _FINETUNABLE = ("valid ppl", "test ppl")  # papers print these before and after finetuning
+_BLEU = ("sacrebleu", "tokenised", "compound_split", "unstated")  # kinds of BLEU
 
 
 class Verdict(NamedTuple):
@@ -98,8 +100,10 @@ def _judge(
     layer = _layer(settings)
     candidates = [one for one in entries if layer and layer == _layer(_conf(one, task))]
     with_score = [entry for entry in candidates if kind in entry.scores]
+    with_score = with_score or [entry for entry in candidates if _kind_in(entry, kind)]
     if not with_score:
-        what = f"reports no {kind} of it" if candidates else "has no such layer"
+        score = KINDS[kind].title if kind in _BLEU else kind
+        what = "has no such layer" if not candidates else f"reports no {score} of it"
         return Verdict(system.name, ours, "–", "–", "not comparable", f"the paper {what}")
     reasons = {
         entry.system: list(_differences(entry, kind, settings, task)) for entry in with_score
@@ -116,15 +120,22 @@ def _judge(
     else:
         verdict, why = _test(numbers, _published(entry, kind), compared)
         why += ", other settings" if found else ""
-    theirs = _printed(kind, _published(entry, kind))
+    shown = _kind_in(entry, kind)
+    theirs = _printed(shown, _published(entry, shown))
     details = [
         f"{system.name}: {group}: {', '.join(what for of, what in found if of == group)}."
         for group in groups
     ]
     details.append(_origin(entry, task))
-    if kind in entry.errata:
-        details.append(f"{entry.system}: {kind}: {entry.errata[kind]}.")
+    if shown in entry.errata:
+        details.append(f"{entry.system}: {shown}: {entry.errata[shown]}.")
     return Verdict(system.name, ours, entry.system, theirs, verdict, why, details)
+
+
+def _kind_in(entry: Published, kind: str) -> str:
+    """Return the kind, or else one that scores the same text in another way; empty if none does."""
+    alike = (k for k in entry.scores if {k, kind} <= {*_BLEU} or k.startswith(f"{kind} ("))
+    return kind if kind in entry.scores else next(alike, "")
 
 
 def _published(entry: Published, kind: str) -> Summary:
@@ -186,9 +197,10 @@ def _differences(
     entry: Published, kind: str, settings: Mapping[str, object], task: str
 ) -> Iterator[tuple[str, str]]:
     """Yield differences from the paper, and from the configuration that repeats it, with groups."""
+    shown = _kind_in(entry, kind)
     finetuned = len(_without_finetuning(settings)) < len(settings)
     theirs_is = "finetuned" in entry.system
-    if kind in _FINETUNABLE and finetuned != theirs_is:
+    if shown in _FINETUNABLE and finetuned != theirs_is:
         both = ("finetuned", "not finetuned")
         ours, other = both if finetuned else both[::-1]
         yield "steps", f"{ours} (paper: {other})"
@@ -203,6 +215,9 @@ def _differences(
             bools = {"True": "true", "False": "false"}  # as in configurations
             ours, other = (bools.get(text, text) for text in said)
             yield group, f"{name.removeprefix('train.')} {ours} ({entry.conf}: {other})"
+    if shown != kind:
+        ours, other = (KINDS[k].title if k in _BLEU else k for k in (kind, shown))
+        yield "signature", f"{ours} (paper: {other})"
 
 
 def _size(entry: Published, system: ComparedSystem) -> Iterator[tuple[str, str]]:

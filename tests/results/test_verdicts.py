@@ -62,9 +62,10 @@ LOAD = cache(configuration.load)
     (PLIF, "", [57.9], {}, "differs", RANGE, OF_PLIF, ""),
     (MIXTAPE, "", [56.4], {}, NOT, "one run each", "56.37", "the text has a gain of 2.8 over MoS"),
     (MIXTAPE, "", [56.18, 56.18], {}, NOT, "no score varies over seeds", "56.37", ""),
-    # a score of another kind is not compared
-    (WMT, "", [29.2, 29.4], {"metric": "sacrebleu"}, NOT, "reports no sacrebleu of it", "–", ""),
-    ("ptb/kanai2018/softmax", "", [55.1, 55.3], {}, NOT, "reports no test ppl of it", "–", ""),
+    # a score of another kind is shown and not compared
+    (WMT, "", [29.2, 29.4], {"metric": "sacrebleu"}, NOT, "other signature", "29.3",
+     "own: signature: sacreBLEU (paper: BLEU of an unstated kind)."),
+    ("ptb/kanai2018/softmax", "", [55.1, 55.3], {}, NOT, "other signature", "50.50", ""),
     (PLIF, "", [56.8, 56.9], {"max_epoch": 30}, NOT, "other steps", OF_PLIF,
      "own: steps: max_epoch 30 (parthiban2021/plif_et: 1000)."),
     (PLIF, "", [56.8, 56.9], {"decoder_embed_dim": 64}, NOT, "other parameters", OF_PLIF,
