@@ -227,11 +227,21 @@ def _check_sizes(index: Path, data: Path, dtype: np.dtype, count: int, has_words
 
 def _compare_with_sums(path: Path) -> None:
     sums = read_ledger(path.parent / SUMS)
+    if not sums and any(path.parent.glob("*.idx")):  # exported models have dictionaries only
+        _say_once(path.parent)
     if path.name in sums and checksum(path) != sums[path.name]:
         raise UserError(
             f"{path} is damaged, or was written after {path.with_name(SUMS)}, which records "
             f"another sha256; {_AGAIN}. If the file is right, delete {SUMS}"
         )
+
+
+@functools.cache
+def _say_once(folder: Path) -> None:
+    logger.info(
+        f"{folder} has no {SUMS}, so damage that turns words into other words goes unnoticed. "
+        f"To add it: cd {folder} && sha256sum *.bin *.idx dict*.txt >{SUMS}"
+    )
 
 
 def _damaged(path: Path, reason: str) -> UserError:

@@ -4,6 +4,7 @@ Commands and the hub read text as strictly as `highrank data`, before they write
 """
 
 import io
+import logging
 import shutil
 import struct
 import sys
@@ -44,6 +45,19 @@ def change(path, place: int, value: bytes) -> None:
     content = bytearray(path.read_bytes())
     content[place : place + len(value)] = value
     path.write_bytes(content)
+
+
+def test_data_without_checksums_is_loaded_with_one_message(folder, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    shutil.copy(folder / "dict.xx.txt", tmp_path / "dict.xx.txt")
+    Dictionary.load(str(tmp_path / "dict.xx.txt"))  # a dictionary alone needs none
+    sums = shutil.copytree(folder, tmp_path / "sums")
+    write_sums(sums)
+    load(sums)
+    assert "sha256sums" not in caplog.text
+    load(folder)
+    load(folder)
+    assert caplog.text.count("has no sha256sums") == 1
 
 
 DAMAGE = [
