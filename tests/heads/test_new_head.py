@@ -12,7 +12,7 @@ from highrank_plugins.heads import tokens as tokens_of_archs
 from highrank_plugins.heads.registry import Registry
 from tests.heads.cases import STRUCTURES, Case, make_features
 from tests.heads.toys import TOYS, toys  # noqa: F401  (a fixture)
-from tests.losses.implementations import CLASSES, FULL, TARGET, TOKENS, assert_same, memory_for, run
+from tests.losses.implementations import CLASSES, FULL, TARGET, TOKENS, compare
 
 pytestmark = pytest.mark.usefixtures("toys")
 
@@ -27,23 +27,17 @@ def build(case):
     return case.build(classes=CLASSES, **({"embed_dim": 4} if case.head == "residual" else {}))
 
 
-def test_new_layers_are_listed():
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+def test_new_layers_are_listed_and_chunks_equal_the_reference(reduction):
     assert "residual" in HEADS.names() and "bend" in POINTWISE.names()
     assert HEADS.options("residual") == {"inner_bias": True}
     assert POINTWISE.options("bend") == {"start": 0.5}
     with pytest.raises(ValueError, match="did you mean 'residual'"):
         build_head("resdual", num_classes=3, feature_dim=2)
-
-
-@pytest.mark.parametrize("reduction", ["none", "sum"])
-def test_chunked_equals_reference(reduction):
+    options = {**FULL, "reduction": reduction}
     for case in new_heads():
         head, features = build(case), make_features(TOKENS).requires_grad_()
-        options = {**FULL, "reduction": reduction}
-        want = run(head, features, TARGET, impl="reference", **options)
-        for tokens in (1, 3, TOKENS):
-            memory = memory_for(head, tokens)
-            assert_same(run(head, features, TARGET, memory=memory, **options), want)
+        want = compare(head, features, TARGET, "auto", chunks=(1, 3, TOKENS), **options)
         if case.pointwise == "bend":
             assert want.gradients["pointwise.a"] != 0
 

@@ -132,11 +132,8 @@ else:
     assert gathered[0] == gathered[1]
     right = {"target": y.clamp(min=0)}
     for wrong, message in (
-        ({"reduction": "most"}, "'most'"), ({"label_smoothing": 1.5}, "must lie in [0, 1)"),
-        ({"weight": w.new_ones(CLASSES)}, "a weight per class is weight[target]"),
-        ({"weight": 2.0}, "weight: expected a tensor"), ({"memory": -1}, "memory: "),
         ({"target": targets.labels(y)}, "a split layer learns from classes"),
-        ({"target": y[:3]}, "target: expected shape"), ({"target": w}, "expected dtype torch"),
+        ({"reduction": "most"}, "'most'"), ({"target": y[:3]}, "target: expected shape"),
     ):
         with pytest.raises(ValueError, match=re.escape(message)):
             split(x, **right | wrong)
