@@ -22,16 +22,11 @@ find_text() {
     for part in train valid test2016; do
         for language in en de; do
             file=$(absolute "$data")/$part.$language
-            if [[ -f $file ]]; then
-                files+=("$file")
-            elif [[ -f $file.gz ]]; then
-                files+=("$file.gz")
-            elif ! in_range 0; then
-                files+=("$file")        # a later stage does without
-            else
-                refuse "neither $file nor $file.gz exists: put the raw text of Multi30k there," \
+            [[ -f $file ]] || file+=.gz
+            [[ -f $file ]] || ! in_range 0 ||       # a later stage does without
+                refuse "neither ${file%.gz} nor $file exists: put the raw text of Multi30k there," \
                     "one sentence per line, or give another folder with --data"
-            fi
+            files+=("$file")
         done
     done
 }
