@@ -28,7 +28,10 @@ BLOCK_MEMORY = {"cpu": 2**22, "cuda": 2**25}
 
 
 def chunk_ranges(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
-    """Cut start..stop−1 into one or more nearly equal ranges of at most `size`, longest first."""
+    """Cut start..stop−1 into nearly equal ranges of at most `size`, the first the longest.
+
+    There is at least one range, even if it is empty.
+    """
     tokens = stop - start
     chunks = max(1, -(-tokens // max(size, 1)))
     size = max(1, -(-tokens // chunks))

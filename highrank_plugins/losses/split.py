@@ -44,6 +44,7 @@ class SplitKernels(Kernels):
         return at_target, sums[0] / self.plan.num_classes if mean else None, top, log_sum
 
     def log_softmax(self, values: Tensor) -> Tensor:
+        """Return the log-probabilities of the classes that are here."""
         tops = values.amax(-1)
         here = values.masked_fill((tops == -torch.inf).unsqueeze(-1), 0)
         log_probs = here.log_softmax(-1)
@@ -70,6 +71,7 @@ class SplitKernels(Kernels):
         return index, places(is_own_N, values).squeeze(-1)
 
     def add_at_target(self, values: Tensor, target_N: Tensor, summand: float) -> None:
+        """Add to the values of the targets that are here."""
         index, is_own = self._own(target_N, values)
         values.scatter_add_(-1, index, summand * is_own.unsqueeze(-1).to(values.dtype))
 

@@ -145,10 +145,11 @@ def test_a_parametrised_head_keeps_its_names_copies_and_state(case):
     assert torch.allclose(head.weight, plain.weight, rtol=1e-15)
 
 
+@pytest.mark.triton
 def test_triton_reads_the_dtype_of_a_parametrised_matrix():
     head = parametrised(MOS.with_options(components=300), Scaled())
     with pytest.raises(ValueError, match=r"at most \d+ components in torch.float64"):
-        triton.check_components(head)
+        triton.kernels(head)
 
 
 # -- the matrices of this package ------------------------------------------------------------

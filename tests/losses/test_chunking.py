@@ -68,6 +68,7 @@ def test_a_budget_below_a_token_is_refused():
     too_few = r"--head-loss-memory\): 3999 bytes cannot hold one token, which takes 4000; .* 1 MiB"
     with pytest.raises(UserError, match=too_few):
         tokens_within(SHORT, 1000, 3999)
+    assert tokens_within(SHORT, 1000, 4000) == 1
 
 
 @pytest.mark.parametrize(("classes", "embed_dim"), [(64, 3), (8, 64)])

@@ -46,21 +46,15 @@ def check_available(device: torch.device) -> None:
 
 
 def kernels(head: AnyHead) -> type[Kernels]:
+    """Return the kernels; refuse a head with more components than a thread can hold."""
     from highrank_plugins.losses.kernels.triton.passes import TritonKernels  # needs triton
 
-    check_components(head)
+    if head is not None and head.fused is not None and head.fused.holds_components:
+        components, dtype = getattr(head, "components", 1), stored_matrix(head).dtype
+        most = COMPONENTS[max(dtype.itemsize, min(COMPONENTS))]
+        if components > most:
+            raise ValueError(
+                f"impl: 'triton' supports at most {most} components in {dtype}, but the layer has "
+                f"{components} (--head-components); use fewer, {INSTEAD}"
+            )
     return TritonKernels
-
-
-def check_components(head: AnyHead) -> None:
-    """Check that a thread can hold the components of a head, see `tiles.COMPONENTS`."""
-    if head is None or head.fused is None or not head.fused.holds_components:
-        return
-    components = getattr(head, "components", 1)
-    dtype = stored_matrix(head).dtype
-    most = COMPONENTS[max(dtype.itemsize, min(COMPONENTS))]
-    if components > most:
-        raise ValueError(
-            f"impl: 'triton' supports at most {most} components in {dtype}, but the layer has "
-            f"{components} (--head-components); use fewer, {INSTEAD}"
-        )
