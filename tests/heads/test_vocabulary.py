@@ -1,11 +1,13 @@
 """A vocabulary matrix may be any function of parameters, under every structure, f and loss."""
 
 import copy
+import itertools
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
+from torch.profiler import ProfilerActivity, profile
 
 from highrank_plugins.common.names import layer_name
 from highrank_plugins.common.user_error import UserError
@@ -258,3 +260,31 @@ def test_wrong_choices_are_refused(options, message):
     own = OPTIONS.get(options["vocabulary"], {}) if "weight" in options else {}
     with pytest.raises(ValueError, match=message):
         build_head("softmax", num_classes=CLASSES, feature_dim=4, **options, **own)
+
+
+def peak_of(step):
+    """Return the largest number of bytes that a step's tensors had at once."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        step()
+    events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
+    return max(itertools.accumulate(e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())))
+
+
+@pytest.mark.parametrize("impl", BLOCKED)
+def test_a_matrix_takes_at_most_two_matrices_more_than_a_plain_one(impl):
+    classes, width = 4000, 64
+    features, target, peaks = torch.randn(128, width), torch.arange(128), {}
+    for name, options in [("plain", {}), *MATRICES]:
+        own = options | ({"rank": 16} if name == "low_rank" else {})
+        sizes = {"num_classes": classes, "feature_dim": width}
+        head = build_head("softmax", vocabulary=name, **sizes, **own)
+
+        def step(head=head):
+            out = head.nll(features, target, impl=impl, reduction="sum", memory=2**20)
+            out.loss.backward()
+            head.zero_grad()
+
+        step()
+        peaks[name, *options] = peak_of(step)
+    most = peaks["plain",] + 2 * classes * width * 4
+    assert all(peaks["plain",] <= peak <= most for peak in peaks.values()), peaks

@@ -99,12 +99,19 @@ def test_lengths_are_drawn_again_each_epoch_from_the_seed(stream_data):
 
 def test_validation_leaves_the_training_state_alone_and_a_skipped_batch_is_an_error(stream_data):
     built = build(stream_data, *CERTAIN)
+    built.model.double()
     first, second, third, *_ = built.batches()
     built.task.train_step(first, built.model, built.criterion, Optimizer(1.0), 0)
     before = built.task.training_state.states
     assert not any(t.requires_grad for state in before.values() for layer in state for t in layer)
-    for batch in built.batches("valid"):
-        built.task.valid_step(batch, built.model, built.criterion)
+    batches = built.batches("valid")
+    total = sum(built.task.valid_step(b, built.model, built.criterion)[0] for b in batches)
+    words = torch.cat([b["net_input"]["src_tokens"] for b in batches], dim=1)
+    target = torch.cat([b["target"] for b in batches], dim=1)
+    with torch.no_grad():  # chunks equal one long pass
+        want = built.model(words, target=target, ignore_index=built.criterion.padding_idx)
+    assert len(batches) > 5
+    torch.testing.assert_close(total, want.loss, rtol=1e-12, atol=0)
     streams = built.task.training_streams
     # the training text can be validated on like any other
     batches = built.batches(update_epoch_batch_itr=None, max_sentences=2)
