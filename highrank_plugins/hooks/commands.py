@@ -77,14 +77,15 @@ def parse_args_and_arch(
     try:
         parsed = stock(parser, input_args, parse_known, **kwargs)
     except (RuntimeError, KeyError) as error:
-        if error.args not in [(), (None,)]:
-            raise
-        missing = "--arch is missing: name one, such as --arch transformer_mixtape"
-        if error.args:
-            missing = (
+        if error.args == ():
+            raise UserError(
+                "--arch is missing: name one, such as --arch transformer_mixtape"
+            ) from error
+        if error.args == (None,):
+            raise UserError(
                 "--task is missing: add the task of the training run, such as --task translation"
-            )
-        raise UserError(missing) from error
+            ) from error
+        raise
     given = parsed[0] if parse_known else parsed
     words = sys.argv[1:] if input_args is None else input_args
     if getattr(given, "bf16", False) and fairseq_utils.xm is None and "--tpu" not in words:
