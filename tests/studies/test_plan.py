@@ -1,14 +1,19 @@
 """A study is held to its plan, and to its first table with tests, which has spent all of alpha."""
 
 import json
+from functools import partial
 from math import log, sqrt
 from statistics import mean, variance
 
+import numpy as np
 import pytest
 
 from highrank_plugins.analysis.statistics import seeds_needed, smallest_effect
 from highrank_plugins.common.provenance import hardware
-from highrank_plugins.studies.table import LATE
+from highrank_plugins.studies.definition import read_study
+from highrank_plugins.studies.members import prepare, study_folder
+from highrank_plugins.studies.plan import most_seeds
+from highrank_plugins.studies.table import LATE, write_tables
 from tests.results.entries import record_of
 from tests.studies.stub import (
     changed,
@@ -264,3 +269,57 @@ def test_compare_tests_what_the_study_tests(tmp_path):
     (folder_of(file) / "plan.json").write_text('{"seeds": 3, "most": 3, "keys": {}}')
     tables(file, "--table")
     assert "p (Holm)" in compared(file)
+
+
+TWO_LOOKS = (3, 4)  # all that the plan allows
+
+
+def claims(text):
+    sentence = text.rpartition("What can be claimed")[2]
+    assert "softmax" in sentence, text
+    return "better than" in sentence or "worse than" in sentence
+
+
+def looked(study, members, folder, seeds, plan):
+    """Return whether the table of the first seeds claims a difference, and whether a place does."""
+    own = [one for one in members if one.seed <= seeds]
+    tables = write_tables(study, own, folder, plan)
+    text = (folder / "table.md").read_text()
+    assert ("sequential" in text) == (plan["most"] > plan["seeds"])
+    return claims(text), any(row[1].text != "1–3" for row in tables[0].rows)
+
+
+def errors(tmp_path, studies, drawn):
+    """Return the shares of studies that err: in a look, in its places, in any look."""
+    seeds = [*range(1, TWO_LOOKS[-1] + 1)]
+    study = read_study(write_stub(tmp_path, seeds=seeds, baseline="softmax"))
+    members = prepare(study, tmp_path / "exp")
+    folder = study_folder(study, tmp_path / "exp")
+    folder.mkdir(parents=True)
+    for one in members:
+        one.run_dir.mkdir(parents=True)
+        one.note("done").touch()
+    rng = np.random.default_rng(drawn)
+    plan = {"seeds": TWO_LOOKS[0], "most": most_seeds(members), "keys": {}}
+    found = np.zeros(3)
+    for _ in range(studies):
+        for one, value in zip(members, rng.normal(80, 0.2, len(members)), strict=True):
+            seed, signed = one.seed, {"test_perplexity": "a"}
+            record = record_of({"test_perplexity": value}, seed, signatures=signed)
+            record["config"] = {"train": {"arch": one.system, "seed": seed}}
+            one.record.write_text(json.dumps(record))
+        look = partial(looked, study, members, folder)
+        fixed = look(TWO_LOOKS[0], plan | {"most": TWO_LOOKS[0]})
+        found += [*fixed, any(look(seeds, plan)[0] for seeds in TWO_LOOKS)]
+    return found / studies
+
+
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize(
+    ("studies", "margin"), [(100, 0.06), pytest.param(10_000, 0.01, marks=pytest.mark.long)]
+)
+def test_a_study_without_a_difference_claims_one_in_a_twentieth(
+    tmp_path, monkeypatch, studies, margin
+):
+    monkeypatch.setattr("os.fsync", lambda file: None)  # a disk would take most of the time
+    assert errors(tmp_path, studies, drawn=3) == pytest.approx([0.05] * 3, abs=margin)
