@@ -14,10 +14,9 @@ from highrank_plugins.analysis.spectrum import spectrum
 from highrank_plugins.analysis.statistics import holm, pearson, student_t, welch_t
 from highrank_plugins.reports import plots
 from tests.cli import highrank, refused
-from tests.cli.test_analyse import analyse, invoke, whole
+from tests.cli.test_analyse import analyse, invoke
 from tests.inference.checkpoints import write_checkpoint
 from tests.models import small
-from tests.recipes.synthetic import experiment
 from tests.tasks.built import build
 
 RECORDS = Path(__file__).parents[2] / "docs" / "records"
@@ -198,43 +197,6 @@ def test_unargmaxable_names_planted_words_unless_the_layer_is_a_mixture(mt_data,
     found = json.loads(done.stdout)
     assert not found["applicable"] and "not applicable" in found["reason"]
     assert found["words"] is None
-
-
-def test_disagreements_are_the_tokens_that_one_model_predicts_better(
-    softmax, mos, mt_data, tmp_path
-):
-    output, contexts = tmp_path / "out.json", tmp_path / "contexts.txt"
-    words = [softmax[0], *mos, "--margin", 0.01, "--count", 5, "--words", 3, "--segment", 7]
-    done = experiment("disagreements", *words, "--output", output, "--contexts", contexts)
-    assert done.exit_code == 0, done.output
-    found = json.loads(output.read_text())
-    losses = []
-    for path in (softmax[0], mos[0]):
-        log_probs, _, target, _ = whole(path, mos[1], tokens=None)
-        losses.append(-log_probs.gather(1, target[:, None])[:, 0].double())
-    margin = losses[1] - losses[0]
-    assert found["tokens"] == len(margin) and found["found"] == int((margin >= 0.01).sum())
-    assert found["mean_margin"] == pytest.approx(float(margin.mean()), abs=1e-6)
-    assert found["share"] == pytest.approx(float((margin > 0).double().mean()))
-    best = margin.topk(5)
-    shown = found["disagreements"]
-    assert [one["margin"] for one in shown] == pytest.approx(best.values.tolist(), abs=1e-6)
-    assert [one["position"] for one in shown] == best.indices.tolist()
-    best, other = shown[0]["first"], shown[0]["second"]
-    assert len(best["top"]) == 5 and best["nll"] < other["nll"]
-    lines = contexts.read_text().splitlines()
-    assert len(lines) == 5 and "</s>" not in contexts.read_text()
-    done = experiment("contexts", *mos, contexts, "--split", "test")
-    assert done.exit_code == 0, done.output
-    other = write_checkpoint(tmp_path / "other.pt", small.build(mt_data, "transformer_softmax"))
-    done = experiment("disagreements", softmax[0], other, softmax[1])
-    assert done.exit_code == 2, done.output
-    done = experiment("disagreements", softmax[0], *mos, "--margin", "nan")
-    assert done.exit_code == 2 and "--margin nan: must be a number of nats" in done.output
-    every = ["--margin=-100", "--count", 1000]
-    done = experiment("disagreements", softmax[0], *mos, *every, "--contexts", contexts)
-    assert done.exit_code == 0
-    assert f"{contexts}: the first word of the text has no context" in done.output
 
 
 def test_saturation_follows_the_updates(stream_data, tmp_path):

@@ -73,12 +73,15 @@ def test_row_9_a_head_trained_whole(head, tied, tmp_path):
 
 
 @pytest.mark.parametrize("layers", [["latent"], ["q_proj", "gate_hidden"], "all-linear"], ids=str)
-def test_row_9_adapters_within_the_head_are_refused(layers):
+def test_row_9_adapters_within_the_head_or_tied_to_it_are_refused(layers):
     model = adapted(make(head="mixtape"), target_modules=layers)
     with pytest.raises(ValueError, match=r"head\.(latent|gate_hidden) is a peft.*modules_to_save"):
         model(ids(), labels=ids())
     spared = adapted(make(head="mixtape"), target_modules="all-linear", exclude_modules=r"head\..*")
     spared(ids(), labels=ids()).loss.backward()
+    both = {"modules_to_save": ["embed_tokens"], "ensure_weight_tying": True}
+    with pytest.raises(ValueError, match=r"modules_to_save=\[.head.\] without ensure_weight_tying"):
+        adapted(make(tied=True), **both)(input_ids=ids(), labels=ids())
 
 
 def test_row_9_sft_and_dpo_with_adapters(tmp_path):

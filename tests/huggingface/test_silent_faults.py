@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM, Trainer, Traini
 
 from highrank_plugins.huggingface import HighrankConfig, HighrankForCausalLM, replace_head
 from highrank_plugins.huggingface.model import check_causal
-from tests.huggingface.tiny import CLASSES, COMMON, assert_causal, ids, make, original, trunk
+from tests.huggingface.tiny import CLASSES, COMMON, assert_causal, ids, original, trunk
 from tests.huggingface.training import BASE
 
 
@@ -195,13 +195,3 @@ def test_a_saved_model_is_resumed_and_loaded_with_no_other_function(tmp_path):
         message = f"{next(iter(changes))}: the saved model has another value"
         with pytest.raises(ValueError, match=message):
             AutoModelForCausalLM.from_pretrained(tmp_path, **changes)
-
-
-def test_a_head_that_peft_ties_to_an_embedding_is_refused():
-    peft = pytest.importorskip("peft", reason="needs PEFT")
-    config = peft.LoraConfig(
-        target_modules=["q_proj"], modules_to_save=["embed_tokens"], ensure_weight_tying=True
-    )
-    model = peft.get_peft_model(make(tied=True), config)
-    with pytest.raises(ValueError, match=r"modules_to_save=\[.head.\] without ensure_weight_tying"):
-        model(input_ids=ids(), labels=ids())

@@ -118,6 +118,7 @@ def test_preferences_are_of_the_heads_own_probabilities(head, way, tmp_path):
     trainer = trainer_of(kind, arguments, model, rows(), ref_model=reference)
     calls = {start: spied(trainer.model), reference: spied(trainer.ref_model)}
     trainer.train()
+    sums = []
     for own, seen in calls.items():
         assert seen
         for given, out in seen:
@@ -127,6 +128,12 @@ def test_preferences_are_of_the_heads_own_probabilities(head, way, tmp_path):
                 )
             wanted = wanted_log_probs(own, given)[0]
             torch.testing.assert_close(out.log_probs.detach(), wanted, rtol=0, atol=2e-6)
+            sums.append(wanted.sum(1))
+    if kind is DPOTrainer:
+        (chosen, rejected), (old_chosen, old_rejected) = (s.chunk(2) for s in sums)
+        margin = (chosen - rejected) - (old_chosen - old_rejected)
+        loss = float(-nn.functional.logsigmoid(0.1 * margin).mean())
+        assert trainer.state.log_history[0]["loss"] == pytest.approx(loss, abs=1e-6)
     assert unmoved(before, model) == []
 
 

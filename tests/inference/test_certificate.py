@@ -127,8 +127,9 @@ def test_the_tolerance_is_that_of_the_precision(model, certificate):
 
     def off_by(gap, dtype=torch.float32):
         """Return the model's log P that is wrong by a number, or by numbers [n, M]."""
-        wrong = lambda *words: (served.log_probs(*words) + gap).double()  # noqa: E731
-        return served._replace(dtype=dtype, log_probs=wrong)
+        return served._replace(
+            dtype=dtype, log_probs=lambda *words: (served.log_probs(*words) + gap).double()
+        )
 
     assert compare(certificate, served) < 5e-5
     fourth = torch.arange(served.words[1]) == 3
