@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from tests.recipes.conftest import LIBRARY, TOY
-from tests.recipes.running import begin, kill, refused, stages_done, wait_for
+from tests.recipes.running import begin, kill, refused, run, stages_done, wait_for
 
 
 def test_stages_run_once_and_again_when_an_option_has_changed(toy, tmp_path):
@@ -144,6 +144,21 @@ def test_a_second_process_is_refused_and_a_killed_ones_work_is_continued(toy):
     assert not (toy.run / "third").exists()
     assert stages_done(toy()) == [1, 2]
     assert (toy.run / "third" / "file").read_text() == "first 1\n" * 2
+
+
+def test_progress_is_shown_in_words_and_the_other_messages_are_left_out():
+    text = LIBRARY.read_text(encoding="utf-8")
+    (chatter,) = re.findall(r"^without_chatter\(\) \{\n.*?^\}", text, re.MULTILINE | re.DOTALL)
+    day = "2026-11-24 09:56:12"
+    lines = [
+        f"{day} | INFO | fairseq.logging.progress_bar | :      6 / 23 wps=808.5",
+        "INFO:fairseq.logging.progress_bar::     11 / 23 wps=1224",
+        f"{day} | INFO | fairseq_cli.generate | loading model(s) from a.pt",
+        f"{day} | WARNING | fairseq | 6 / 23 wps=1 is slow",
+    ]
+    done = run(["bash", "-c", f"{chatter}; without_chatter"], stdin="\n".join(lines) + "\n")
+    progress = ["6 of 23 batches, 808 tokens/s", "11 of 23 batches, 1224 tokens/s"]
+    assert done.stdout.splitlines() == [*progress, lines[-1]]
 
 
 STORY = "It was a dark and stormy night."
