@@ -19,29 +19,29 @@ TESTS = Path(__file__).parent
 BUDGETS: dict[str, int] = {
     "analysis": 1450,
     "benchmarks": 1294,
-    "cli": 3066,
+    "cli": 3070,
     "common": 2501,
     "compat": 378,
     "criterions": 259,
     "data": 2052,
     "evaluation": 269,
     "heads": 2942,
-    "hooks": 2631,
+    "hooks": 2642,
     "huggingface": 680,
     "inference": 1024,
-    "losses": 5821,
+    "losses": 5820,
     "measures": 1840,
     "models": 1621,
     "optim": 348,
     "reports": 1866,
-    "results": 2076,
+    "results": 2091,
     "studies": 2449,
     "tasks": 521,
     "top": 70,
     "training": 2184,
     "trunks": 343,
 }
-LINES_OF_TESTS = 35243
+LINES_OF_TESTS = 35262
 
 
 @pytest.fixture(scope="module")
