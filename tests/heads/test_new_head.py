@@ -120,7 +120,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("registry", "name", "cls", "message"), REFUSED, ids=str)
+@pytest.mark.parametrize(("registry", "name", "cls", "message"), REFUSED)
 def test_names_that_no_option_can_have_are_refused(registry, name, cls, message):
     with pytest.raises(ValueError, match=message):
         registry.register(name.replace("\\", ""))(cls)

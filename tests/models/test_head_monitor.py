@@ -15,7 +15,7 @@ from highrank_plugins.heads import build_head
 from highrank_plugins.measures import retention
 from highrank_plugins.measures.base import MonitoredBatch
 from highrank_plugins.models.head_monitor import CollapseWatch, HeadMonitor, take_snapshot
-from tests.analysis.test_retention import OneSoftmax
+from tests.analysis.test_spectrum import OneSoftmax
 from tests.fairseq_cli import run
 from tests.free_port import free_address
 from tests.heads.cases import CLASSES, MIXTAPE, MOC, MOS, SOFTMAX, make_features
