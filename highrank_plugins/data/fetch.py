@@ -1,5 +1,6 @@
 """Fetch files of a corpus, resume downloads, and check files before they get their names."""
 
+import gzip
 import http.client
 import os
 import re
@@ -7,6 +8,8 @@ import ssl
 import time
 import urllib.error
 import urllib.request
+import zipfile
+import zlib
 from pathlib import Path
 from typing import IO
 from urllib.parse import unquote, urlsplit
@@ -119,12 +122,29 @@ def _check_content(path: Path, output: Path, is_whole: bool) -> None:
         problem = "it is a web page (a login?)"
     elif not is_whole:
         problem = "the server did not state its length, so it may be truncated"
+    elif kind is not None and (damage := _damage(path, kind)):
+        problem = f"it is a damaged {kind} ({damage})"
     else:
         return
     raise ChecksumError(
         f"{path}: {problem}, and no checksum is published; delete it, get the "
         f"file in another way (a browser, another machine), and put it at {output}"
     )
+
+
+def _damage(path: Path, kind: str) -> str | None:
+    """Return what the checksums within an archive find wrong: two spliced files, a missing end."""
+    try:
+        if kind == ".zip":
+            with zipfile.ZipFile(path) as archive:
+                bad = archive.testzip()
+            return None if bad is None else f"wrong checksum of {bad}"
+        with gzip.open(path) as file:
+            while file.read(BLOCK):
+                pass
+    except (OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError) as error:
+        return str(error)
+    return None
 
 
 def _download(url: str, part: Path, size: int | None, resumes: bool) -> bool:

@@ -24,6 +24,7 @@ RECIPES = Path(__file__).parents[2] / "recipes"
 CONTENT = random.Random(3).randbytes(700_001)
 SUM = hashlib.sha256(CONTENT).hexdigest()
 WHOLE = gzip.compress(CONTENT, mtime=0)
+SPLICED = WHOLE[:3000] + gzip.compress(CONTENT[9:], mtime=0)[3000:]
 OTHER = hashlib.sha256(b"").hexdigest()
 
 
@@ -156,7 +157,9 @@ SIZE = {"size": 1000, "sha256": SUM}
         ("a.txt", {"content": b"\xef\xbb\xbf<!-- a --><html><p>Sign in</p>"}, {}, PAGE),
         ("a.txt", {"content": b""}, {}, "it is empty"),
         ("a.tgz", {"content": b"plain text"}, {}, "it is not a .tgz file"),
-        ("a.zip", {"content": WHOLE}, {}, "it is not a .zip file"),
+        ("a.tgz", {"content": SPLICED}, {}, r"damaged .tgz \(CRC check"),
+        ("a.gz", {"content": WHOLE[:3000]}, {}, r"damaged .gz \(Compressed file ended before"),
+        ("a.zip", {"content": b"PK" + CONTENT[:99]}, {}, r"damaged .zip \(File is not a zip file"),
         ("a.txt", {"lengths": False}, {}, "did not state its length"),
         ("a.txt", {"headers": {"Content-Encoding": "gzip"}}, {},
          "sends the file in the encoding 'gzip'"),
