@@ -79,10 +79,12 @@ def clean_texts(
 
 def language_pair(text: str) -> tuple[str, str]:
     """Return source and target."""
-    pair = names("--languages", text)
-    if len(pair) != 2:
+    source, comma, target = text.partition(",")
+    if not (source and comma and target) or "," in target:
         raise ValueError(f"--languages {text}: expected SOURCE,TARGET, for example en,de")
-    return pair[0], pair[1]
+    if source == target:
+        raise ValueError(f"--languages {text}: source and target are the same language")
+    return source, target
 
 
 def check_text(

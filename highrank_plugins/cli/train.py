@@ -13,7 +13,6 @@ from highrank_plugins.cli.options import (
     names,
     option_problems,
     print_or_write,
-    refuse_idle,
     require_code,
 )
 from highrank_plugins.common.blocks import ConfigurationError, Tree, option
@@ -168,8 +167,9 @@ def launch(
     SIGTERM or SIGUSR1 saves a checkpoint and ends with exit code 75; the same command resumes from
     it. Run the same command on every node. See docs/howto/clusters.md.
     """
-    _check_slurm(settings)
-    if settings.slurm is None and not settings.dry_run:
+    if settings.slurm is not None:
+        _check_slurm(settings)
+    elif not settings.dry_run:
         plan.refuse_missing(command)
     nodes, restarts = settings.nodes, settings.max_restarts
     gpus, per_node = devices(settings)
@@ -183,13 +183,14 @@ def launch(
         check_command(command)
     if settings.slurm is not None:
         _slurm(made, settings, settings.slurm)
+    elif settings.submit or settings.prologue or batch_job.directives_of(settings):
+        raise ValueError(
+            "--submit, --sbatch, --account, --qos, --mem and --prologue need --slurm FILE"
+        )
     elif settings.dry_run:
         typer.echo(describe(made))
     else:
         raise typer.Exit(supervise.launch(made, _say))
-
-
-_OF_SLURM = "submit sbatch account qos mem prologue".split()
 
 
 def _say(line: str) -> None:
@@ -197,14 +198,15 @@ def _say(line: str) -> None:
 
 
 def _check_slurm(settings: LaunchSettings) -> None:
-    """Refuse what only a SLURM job has, or what SLURM decides; require what is unknown here."""
-    fields, of_slurm = {*LaunchSettings.model_fields}, settings.slurm is not None
-    idle = {"rendezvous", "max_restarts"} if of_slurm else {*_OF_SLURM}
-    refuse_idle(settings, fields - idle, "with --slurm" if of_slurm else "without --slurm FILE")
-    if of_slurm and settings.gpus_per_node is None and settings.processes is None:
+    """Check the options of a SLURM job: require what is unknown here, refuse what SLURM decides."""
+    if settings.gpus_per_node is None and settings.processes is None:
         raise ValueError(
             "--slurm needs the size of a node: --gpus-per-node N (or --processes N on CPUs)"
         )
+    if settings.rendezvous is not None:
+        raise ValueError("--rendezvous: SLURM tells its processes where to meet; remove it")
+    if settings.max_restarts is not None:
+        raise ValueError("--max-restarts: a SLURM job ends when it loses a process; remove it")
 
 
 def devices(settings: LaunchSettings) -> tuple[bool, int]:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from highrank_plugins.cli.data import language_pair
 from highrank_plugins.studies.definition import RECIPES
 from tests.cli import refused
 
@@ -28,10 +29,6 @@ REFUSED = [
     ("model average train --output a --last 2 --best 2", "--last and --best exclude each other"),
     ("model average train --output train/checkpoint_last.pt",
      "--output train/checkpoint_last.pt is a file of the training run: name another"),
-    ("data clean-texts text text out --languages en", "en: expected SOURCE,TARGET, for example"),
-    ("data binarise text out --languages en,de,fr", "en,de,fr: expected SOURCE,TARGET, for ex"),
-    ("data clean-texts text text out --languages ,de", ",de: expected names separated by com"),
-    ("data clean-texts text text out --languages de,de", "--languages de,de: de is given twice"),
     ("data pieces text pieces --languages en,en --vocab-size 100",
      "--languages en,en: en is given twice"),
     ("evaluate score text reference", "text: "),
@@ -58,7 +55,7 @@ REFUSED = [
     (f"launch --processes 2 --gpus-per-node 2 {TRAIN}", "exclude each other"),
     (f"launch --nodes 2 --processes 1 --dry-run {TRAIN}", "--rendezvous HOST:PORT"),
     (f"launch --gpus-per-node 99 {TRAIN}", "--gpus-per-node 99: torch sees"),
-    (f"launch --processes 1 --submit {TRAIN}", "--submit: changes nothing without --slurm"),
+    (f"launch --processes 1 --submit {TRAIN}", "need --slurm FILE"),
     (f"launch --processes 1 --slurm j --prologue wrong.sh {TRAIN}", "wrong.sh: line 2: syntax"),
     (f"launch --processes 1 --slurm j --submit {TRAIN}", "--submit: sbatch is missing"),
     (f"{DRY} --arch transformer --max-tokenz 5", "mean '--max-tokens'"),
@@ -67,8 +64,8 @@ REFUSED = [
     (f"launch --processes 1 --rendezvous here {TRAIN}", "expected HOST:PORT"),
     (f"launch --processes 2 --effective-streams 8 {TRAIN}", "for --task bptt_language_modeling"),
     (f"launch --nodes 4 --slurm job.sh {TRAIN}", "--gpus-per-node N (or --processes N on CPUs)"),
-    (f"launch --processes 1 --slurm j --max-restarts 1 {TRAIN}", "--max-restarts: changes noth"),
-    (f"launch --processes 1 --sbatch=--time=9 {TRAIN}", "--sbatch: changes nothing without --sl"),
+    (f"launch --processes 1 --slurm j --rendezvous a:1 {TRAIN}", "--rendezvous: SLURM tells"),
+    (f"launch --processes 1 --slurm j --max-restarts 1 {TRAIN}", "--max-restarts: a SLURM job"),
     ("launch fairseq-train . --zz", "write -- before the command: highrank launch -- fairseq-t"),
 ]  # fmt: skip
 # wrong paths and names, which the message repeats
@@ -145,3 +142,12 @@ def test_no_control_character_is_written_into_a_batch_script(words, character, t
     words = ["launch", "--processes", "1", *words, *TRAIN.split()]
     said = refused("a batch script cannot have", *words, cwd=tmp_path)
     assert said.count("\n") == 1 and list(tmp_path.iterdir()) == []
+
+
+def test_two_languages_are_split_at_the_comma():
+    assert language_pair("en,de") == ("en", "de")
+    for text in ("", "en", "en,", ",de", "en,de,fr"):
+        with pytest.raises(ValueError, match=f"--languages {text}: expected SOURCE,TARGET"):
+            language_pair(text)
+    with pytest.raises(ValueError, match="--languages de,de: source and target are the same"):
+        language_pair("de,de")

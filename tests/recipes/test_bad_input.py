@@ -71,7 +71,7 @@ DATA = "--data {data}"
     (f"{DATA} --launch=--gpus-per-nod=8", "No such option: --gpus-per-nod"),
     (f"{DATA} --launch=--processes=0", "--launch: highrank launch refuses|'--processes'"),
     (f"{DATA} --launch=--nodes=4", "--nodes 4: name the address where they meet"),
-    (f"{DATA} --launch=--submit", "changes nothing without --slurm FILE"),
+    (f"{DATA} --launch=--submit", "need --slurm FILE"),
     (f"{DATA} --set launch.processes=2 --launch=--gpus-per-node=2", "exclude each other"),
 ])  # fmt: skip
 def test_wrong_options_are_refused(multi30k, words, message):
