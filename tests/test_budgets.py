@@ -19,11 +19,11 @@ TESTS = Path(__file__).parent
 BUDGETS: dict[str, int] = {
     "analysis": 1450,
     "benchmarks": 1294,
-    "cli": 3070,
+    "cli": 3074,
     "common": 2501,
     "compat": 378,
     "criterions": 259,
-    "data": 2052,
+    "data": 2072,
     "evaluation": 269,
     "heads": 2942,
     "hooks": 2642,
@@ -34,14 +34,14 @@ BUDGETS: dict[str, int] = {
     "models": 1621,
     "optim": 348,
     "reports": 1866,
-    "results": 2091,
+    "results": 2097,
     "studies": 2449,
     "tasks": 521,
     "top": 70,
     "training": 2184,
     "trunks": 343,
 }
-LINES_OF_TESTS = 35262
+LINES_OF_TESTS = 35286
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,8 @@
 """Read scores from the output of evaluations: fairseq's perplexities, and our measures."""
 
-import operator
 import re
 from collections.abc import Callable
+from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -134,9 +134,13 @@ def read_measures(directory: Path, split: str) -> dict[str, Score]:
 
 def tokens_read(directory: Path) -> dict[str, int]:
     """Return the tokens that each measure of a text in `directory` covers, by its name."""
-    # a TypeError, if a number is not whole
-    numbers = _read_all(directory, lambda kind, found: operator.index(kind.tokens_read(found) or 0))
-    return {name: number for name, number in numbers.items() if number}
+
+    def whole(measure: "type[Measure]", found: Any) -> int | None:
+        number = measure.tokens_read(found)
+        return None if number is None else index(number)
+
+    numbers = _read_all(directory, whole)
+    return {name: number for name, number in numbers.items() if number is not None}
 
 
 def _read_all(directory: Path, read: "Callable[[type[Measure], Any], T]") -> dict[str, T]:

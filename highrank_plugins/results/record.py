@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import pairwise
+from operator import index
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
@@ -186,7 +187,7 @@ def summarise(entries: Sequence[dict[str, Any]]) -> dict[str, float]:
         best = max(numbers) if direction(name) > 0 else min(numbers)
         summary |= {f"valid_{name}": numbers[-1], f"best_valid_{name}": best}
     if "parameters" in start:
-        summary["parameters"] = int(start["parameters"])
+        summary["parameters"] = index(start["parameters"])
     if memory := [
         float(entry["peak_memory_gib"]) for entry in trained if "peak_memory_gib" in entry
     ]:
@@ -222,7 +223,7 @@ def read_as(path: Path, kind: Any, what: str) -> Any:
 
 def load_record(path: Path, finite: bool = True) -> dict[str, Any]:
     """Load a record; refuse it if it is damaged, or has a metric that is not finite."""
-    record = read_as(path, _Record, "a record of a run")
+    record = read_as(path, _Record, "a record of a run, as `highrank record` writes it")
     found, seeds = record["metrics"], record.get("seeds")
     own = (record.get("config") or {}).get("train") or {}
     if seeds and [str(seed) for seed in seeds] != [str(own.get("seed", *seeds[:1]))]:

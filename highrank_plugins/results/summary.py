@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import Annotated, Any, NotRequired
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
 from highrank_plugins.common.names import Score
@@ -50,6 +50,7 @@ def _evaluations(path: Path, data: Path | None, finetuned: bool) -> dict[str, Sc
     return scores
 
 
+@with_config(ConfigDict(extra="forbid"))
 class _Written(TypedDict):
     value: Any  # see `read_scores`
     signature: str

@@ -148,6 +148,7 @@ def test_texts_of_different_lengths_are_named(record, tmp_path):
         ("--scores", '{"a": {"value": "x", "signature": "s"}}', "a is x, not a finite number"),
         ("--scores", '{"a": {"value": NaN, "signature": "s"}}', "a is nan, not a finite number"),
         ("--scores", '{"a": {"value": 1e308, "signature": "s"}}', "a is 1e+308, not a finite"),
+        ("--scores", '{"a": {"value": 9, "signature": "s", "x": 1}}', "not scores of"),
         ("--scores", '{"a": {"value": 1, "signature": 5}}', "not scores of `highrank evaluate sc"),
         ("--paired", '{"scores": 3, "signature": "s"}', "not a paired test of `highrank"),
         ("--scores", '{"a": {"val": 1}}', "not scores of"),

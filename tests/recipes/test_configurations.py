@@ -1,8 +1,10 @@
 """Every configuration that is shipped is one: each option exists and has a value of its type."""
 
 import pytest
+from click.testing import CliRunner
 
-from highrank_plugins.cli.train import check_measures
+from highrank_plugins.cli import as_command
+from highrank_plugins.cli.train import check_measures, configure
 from highrank_plugins.common.blocks import ConfigurationError
 from highrank_plugins.training import configuration
 from highrank_plugins.training.model_size import check_options
@@ -56,6 +58,18 @@ def test_a_wrong_option_is_refused_before_anything_is_computed(change, message):
     with pytest.raises(ConfigurationError) as caught:
         check(configuration.load_tree(PTB, [change]))
     assert message.format(f"--set {change}: ") in str(caught.value)
+
+
+@pytest.mark.parametrize(("file", "words"), [
+    ("wmt14_en_de/conf/yang2019/mixtape.yaml", []),  # its block `launch` alone
+    ("ptb/conf/small/mos.yaml", ["--launch", "--processes 2 --max-restarts 1"]),
+])  # fmt: skip
+def test_a_launch_is_rehearsed_before_its_commands_are_written(file, words, tmp_path):
+    out = ["--output", str(tmp_path / "config.yaml"), "--commands", str(tmp_path / "commands")]
+    done = CliRunner().invoke(as_command(configure), [str(RECIPES / file), *out, *words])
+    assert done.exit_code == 0, done.output
+    launch = (tmp_path / "commands" / "launch.sh").read_text()
+    assert ("--processes 2" in launch) == bool(words) and len(launch) > 9
 
 
 def test_finetuning_inherits_the_options_of_the_run_and_every_base_is_used():
