@@ -163,9 +163,9 @@ def faults(seen: Observed, most: int, canary: Path) -> Iterator[str]:
         yield f"took {seen.peak >> 20} MiB, more than {most >> 20}"
 
 
-@pytest.mark.parametrize(
-    "extent", ["some", pytest.param("turns", marks=LONG), pytest.param("all", marks=LONG)]
-)
+@pytest.mark.parametrize("extent", [
+    "some", pytest.param("turns", id="turns", marks=LONG), pytest.param("all", id="all", marks=LONG)
+])  # fmt: skip
 @pytest.mark.parametrize("kind", KINDS)
 def test_hostile_files_do_no_harm(mt_data, model, tmp_path, kind, extent):
     """Try some files of each kind in a command; all, in turns; or each in every command."""
