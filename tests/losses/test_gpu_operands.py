@@ -89,7 +89,7 @@ def test_products_add_in_float32_only_where_the_gpu_can(monkeypatch):
 
 @pytest.mark.parametrize("is_first", [False, True])
 def test_all_ways_of_adding_a_product_agree(monkeypatch, is_first):
-    """Those with `out_dtype`, which torch lacks for float64, are replaced by their definition."""
+    """Replace products with `out_dtype`, which torch lacks for float64, by their definition."""
     generator = torch.Generator().manual_seed(0)
     wide = torch.randn(9, 5, generator=generator), torch.randn(9, 4, generator=generator)
     grad, rows = (t.bfloat16() for t in wide)

@@ -201,7 +201,7 @@ def both(head, features, **options):
 @pytest.mark.parametrize(("impl", "reduction"), with_reductions(FUSED))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_filtered_gradients_stay_within_the_bound(case, reduction, dtype, impl):
-    """What is left out is below the rounding of what is kept."""
+    """Leave out only what is below the rounding of what is kept."""
     head, features = peaked(case, dtype)
     upstream = torch.tensor(1.0)
     want, got = both(head, features, impl=impl, reduction=reduction, upstream=upstream)

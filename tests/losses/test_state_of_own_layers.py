@@ -216,7 +216,7 @@ def patch_class(cls, name):
     patch_class(Softcap, "apply_to"), patch_class(Softmax, "chunk_logits"),
 ])  # fmt: skip
 def test_a_method_that_is_replaced_later_counts(change, monkeypatch):
-    """Of an object, or of a class of ours."""
+    """Replace a method of an object, or of a class of ours, once its loss was computed."""
     head, x = made(Softmax, pointwise=Softcap(cap=3.0))().double(), features()
     by_loss(head, x)
     change(head, monkeypatch)
