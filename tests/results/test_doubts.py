@@ -81,6 +81,10 @@ def test_the_unigram_counts_the_training_text_and_records_without_are_named(reco
     p = [4 / 11, 2 / 11, 1 / 11, 2 / 11]  # add one to each of six words
     wanted = (p[0] * p[1] * p[2] * p[3]) ** (-1 / 4)
     assert unigram_perplexity(tmp_path).value == pytest.approx(wanted, abs=0.005)
+    (tmp_path / "shard0").mkdir()
+    write_split(tmp_path / "shard0" / "train", [[4, 5, 2]], 6)  # shards count together
+    wanted = (5 / 14 * 3 / 14 * 1 / 14 * 3 / 14) ** (-1 / 4)
+    assert unigram_perplexity(tmp_path).value == pytest.approx(wanted, abs=0.005)
     assert unigram_perplexity(tmp_path / "other") is None
     for path in records[:3]:
         with_metrics(path, **{UNIGRAM: 120})
