@@ -15,16 +15,17 @@ PACKAGE = ROOT / "highrank_plugins"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # cli → benchmarks → studies → reports → results → inference → adapters → training → data
-#     → measures → analysis, evaluation, huggingface → trunks → heads → losses → common
+#     → measures → analysis, evaluation, huggingface → trunks → heads → losses → own_layers → common
 ADAPTERS = {"models", "criterions", "tasks", "optim"}
 PATCHES = {"hooks", "compat"}  # what adapters alone import
 LEVELS = [
-    {"common"}, {"losses"}, {"heads"}, {"trunks"}, {"analysis", "evaluation", "huggingface"},
-    {"measures"}, {"data"}, {"training"}, ADAPTERS, {"inference"}, {"results"}, {"reports"},
-    {"studies"}, {"benchmarks"}, {"cli"},
+    {"common"}, {"own_layers"}, {"losses"}, {"heads"}, {"trunks"},
+    {"analysis", "evaluation", "huggingface"}, {"measures"}, {"data"}, {"training"}, ADAPTERS,
+    {"inference"}, {"results"}, {"reports"}, {"studies"}, {"benchmarks"}, {"cli"},
 ]  # fmt: skip
 WITHOUT_FAIRSEQ = {
-    "common", "losses", "heads", "trunks", "analysis", "evaluation", "huggingface", "measures",
+    "common", "own_layers", "losses", "heads", "trunks", "analysis", "evaluation", "huggingface",
+    "measures",
 }  # fmt: skip
 
 

@@ -20,19 +20,20 @@ BUDGETS: dict[str, int] = {
     "analysis": 1450,
     "benchmarks": 1294,
     "cli": 3074,
-    "common": 2501,
+    "common": 2610,
     "compat": 378,
     "criterions": 259,
     "data": 2072,
     "evaluation": 269,
-    "heads": 2942,
+    "heads": 2943,
     "hooks": 2642,
     "huggingface": 680,
     "inference": 1024,
-    "losses": 5820,
+    "losses": 4778,
     "measures": 1840,
     "models": 1621,
     "optim": 348,
+    "own_layers": 946,
     "reports": 1866,
     "results": 2097,
     "studies": 2449,
@@ -41,7 +42,7 @@ BUDGETS: dict[str, int] = {
     "training": 2184,
     "trunks": 343,
 }
-LINES_OF_TESTS = 35290
+LINES_OF_TESTS = 35294
 
 
 @pytest.fixture(scope="module")

@@ -34,8 +34,8 @@ from highrank_plugins.heads.vocabulary import function_of_matrix
 from highrank_plugins.losses import LossOptions, LossOutput, LossPlan, Target, compute_nll
 from highrank_plugins.losses.chunking import join_chunks
 from highrank_plugins.losses.fused import FusedLoss
-from highrank_plugins.losses.own_layers import same_form
 from highrank_plugins.losses.plan import Named, check_names
+from highrank_plugins.own_layers.ours import same_form
 
 # attributes that follow from the logits, or from the log-probabilities, in a way for every layer
 OF_LOGITS = ("fused", "linear_logits", "logit_vectors", "nll_of_logits", "log_weights",

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from highrank_plugins.common.torch_state import autocast_dtype
 from highrank_plugins.losses.chunking import chunk_ranges, tokens_within
-from highrank_plugins.losses.kept_state import PLAIN
-from highrank_plugins.losses.own_layers import is_ours
 from highrank_plugins.losses.plan import Named, places
-from highrank_plugins.losses.runner import autocast_dtype
+from highrank_plugins.own_layers.kept_state import PLAIN
+from highrank_plugins.own_layers.ours import is_ours
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from highrank_plugins.common.names import class_of, did_you_mean, layer_name
+from highrank_plugins.common.torch_state import kept_random_numbers
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads.libraries import evaluating
-from highrank_plugins.losses.kept_state import PLAIN, KeptState
-from highrank_plugins.losses.own_layers import is_ours, kept_random_numbers
-from highrank_plugins.losses.trial import OF_LAYER
+from highrank_plugins.own_layers.kept_state import PLAIN, KeptState
+from highrank_plugins.own_layers.ours import is_ours
+from highrank_plugins.own_layers.trial import OF_LAYER
 
 T = TypeVar("T", bound=type)
 

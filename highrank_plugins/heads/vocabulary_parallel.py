@@ -21,8 +21,8 @@ from highrank_plugins.heads.mixtape import Mixtape
 from highrank_plugins.heads.random_state import RandomState
 from highrank_plugins.heads.softmax import Softmax
 from highrank_plugins.losses.nll import compute_nll
-from highrank_plugins.losses.own_layers import RAW, is_ours, is_unchanged
 from highrank_plugins.losses.plan import LossPlan, Named
+from highrank_plugins.own_layers.ours import RAW, is_ours, is_unchanged
 
 SPLIT = ("weight", "bias", "gate_embed", "gate_bias")  # parameters with a row for each class
 

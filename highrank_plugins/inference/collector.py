@@ -29,8 +29,8 @@ from highrank_plugins.inference.streaming_model import (
     Text,
     digest_of_file,
 )
-from highrank_plugins.losses.own_layers import stored_matrix
 from highrank_plugins.measures.base import Block, TextMeasure
+from highrank_plugins.own_layers.ours import stored_matrix
 
 QUANTITIES = ("log_probs", "logits", "features", "targets")
 DESCRIPTION = "collection.json"

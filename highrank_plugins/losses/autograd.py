@@ -7,8 +7,6 @@ where the upstream gradient of every token is known.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -17,46 +15,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
+from highrank_plugins.common.torch_state import generators, set_generators
+
 FEATURES = ""  # name of the features among the inputs of a loss, whose others are tensors of a head
 DOUBLE_BACKWARD = (
     "this loss is differentiable once; for gradients of gradients (create_graph=True) use "
     "impl='reference' (--head-loss reference)"
 )
-
-
-@contextmanager
-def inner_graph(recorded: bool = True) -> Iterator[None]:
-    """Record a graph that ends within the loss, and save its tensors without the caller's hooks.
-
-    Hooks of `torch.utils.checkpoint` would run the whole loss again for each block, and hooks of
-    `save_on_cpu` would copy contexts to the host.
-    """
-    # a saved output with its graph would keep itself alive, unless a backward pass frees it
-    hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: (t.detach(), t._version), _unchanged)
-    with torch.set_grad_enabled(recorded), hooks:
-        yield
-
-
-def _unchanged(saved: tuple[Tensor, int]) -> Tensor:
-    tensor, version = saved
-    if tensor._version != version:  # torch's own check ends with the hooks
-        raise RuntimeError(
-            "a tensor that the gradient of the loss needs was changed in place; return a new one"
-        )
-    return tensor
-
-
-def generators(like: Tensor) -> list[Tensor]:
-    """Return the states of torch's default generators of the CPU and of the current GPU."""
-    states = [torch.get_rng_state()]
-    return [*states, torch.cuda.get_rng_state()] if like.is_cuda else states
-
-
-def set_generators(states: list[Tensor]) -> None:
-    for state in states[:1]:
-        torch.set_rng_state(state)
-    for state in states[1:]:
-        torch.cuda.set_rng_state(state)
 
 
 def products_add_in_float32(device: torch.device) -> bool:

@@ -10,7 +10,6 @@ from torch import Tensor
 from highrank_plugins.losses.autograd import GradientSum
 from highrank_plugins.losses.chunking import chunk_memory, chunk_ranges, join_chunks
 from highrank_plugins.losses.fused import FusedLoss, LossChunk
-from highrank_plugins.losses.own_layers import stored_matrix
 from highrank_plugins.losses.plan import (
     AnyHead,
     GateProduct,
@@ -19,6 +18,7 @@ from highrank_plugins.losses.plan import (
     SoftmaxBlock,
     TreeBlock,
 )
+from highrank_plugins.own_layers.ours import stored_matrix
 
 # Blocks in which a chunk has its leaves and gates, at most. On a GPU the chunk then has several
 # times as many tokens, and so the rare classes' product and those of `token_inputs` read and write

@@ -14,16 +14,16 @@ from torch.nn.utils import parametrize
 
 from highrank_plugins.common import provenance
 from highrank_plugins.common.names import did_you_mean, layer_name
-from highrank_plugins.losses.contract import checked_implementation
 from highrank_plugins.losses.kernels import triton
 from highrank_plugins.losses.kernels.compiled import FAMILIES
 from highrank_plugins.losses.kernels.cpp.passes import CppKernels, check_available
 from highrank_plugins.losses.kernels.torch import Kernels
-from highrank_plugins.losses.own_layers import check_matrix, is_ours
 from highrank_plugins.losses.plan import AnyHead, LossOutput, LossPlan
 from highrank_plugins.losses.runner import reference_nll, run
 from highrank_plugins.losses.split import SplitKernels
 from highrank_plugins.losses.weighted import Target, prepare
+from highrank_plugins.own_layers.contract import checked_implementation
+from highrank_plugins.own_layers.ours import check_matrix, is_ours
 
 logger = logging.getLogger(__name__)
 

@@ -100,7 +100,7 @@ class LossPlan:
     z_loss: float = 0.0  # factor of lse², or of Σ_k lse_k² for a mixture
     kept_tokens: int | None = None
     # what follows from them
-    own: bool = False  # whether the layer is not this package's, see `own_layers`
+    own: bool = False  # whether the layer is not this package's, see `own_layers.ours`
     most: int | None = None  # tokens of a chunk, where a check wants several of a few tokens
     falls_back: bool = False  # to another implementation, where the first choice cannot serve
     split: Any = None  # a VocabularyParallel, where the head has the classes of this process alone

@@ -20,7 +20,7 @@ runs the same way: autograd then computes the scores of a chunk, see `AutogradLo
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
+from highrank_plugins.common.torch_state import autocast, autocast_dtype, inner_graph
 from highrank_plugins.losses import trust
 from highrank_plugins.losses.autograd import (
     FEATURES,
@@ -35,15 +36,14 @@ from highrank_plugins.losses.autograd import (
     SumLoss,
     SummedTensors,
     TokenLoss,
-    inner_graph,
 )
 from highrank_plugins.losses.chunking import chunk_ranges, join_chunks, tokens_within
 from highrank_plugins.losses.fused import FusedLoss, LossChunk
 from highrank_plugins.losses.kernels.compiled import CompiledKernels, Untrusted
 from highrank_plugins.losses.kernels.torch import Kernels
-from highrank_plugins.losses.own_layers import bound, inputs_of
 from highrank_plugins.losses.plan import LossOutput, LossPlan, Named, Scores
 from highrank_plugins.losses.weighted import TargetKernels
+from highrank_plugins.own_layers.ours import bound, inputs_of
 
 # A power of two on the logits' gradients in float16. They exist before a trainer scales the loss,
 # and 2e-8 would become 0. It is fairseq's initial --fp16 loss scale, and gives the range of a stock
@@ -60,7 +60,7 @@ MANY_CHUNKS = 16
 
 def run(plan: LossPlan, kernels: type[Kernels] | None) -> LossOutput:
     """Return the loss, differentiable once; without kernels autograd computes each chunk."""
-    named = {FEATURES: plan.features, **inputs_of(plan)}
+    named = {FEATURES: plan.features, **inputs_of(plan.head, plan.own)}
     if plan.split is not None:
         named |= plan.split.shared(named)
     runner, inputs = Runner(plan, [*named], kernels), (*named.values(),)
@@ -69,22 +69,6 @@ def run(plan: LossPlan, kernels: type[Kernels] | None) -> LossOutput:
             return runner.gradients([False] * len(inputs), inputs, None)[0]
     function = SumLoss if plan.reduction == "sum" else TokenLoss
     return LossOutput(*function.apply(runner, *inputs))
-
-
-def autocast_dtype(features: Tensor) -> torch.dtype | None:
-    """Return the dtype of products under the caller's autocast; None without."""
-    device = features.device.type
-    # device meta, which counts a GPU's peak, has no autocast
-    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
-        return None
-    return torch.get_autocast_dtype(device)
-
-
-def autocast(features: Tensor, dtype: torch.dtype | None = None) -> AbstractContextManager[None]:
-    """Turn autocast on with a dtype, or off; no cache, which would keep graphs across chunks."""
-    if not (dtype or autocast_dtype(features)):
-        return nullcontext()
-    return torch.autocast(features.device.type, dtype, dtype is not None, cache_enabled=False)
 
 
 class Runner:

@@ -16,11 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from highrank_plugins.common.torch_state import autocast_dtype
 from highrank_plugins.losses.chunking import chunk_memory
 from highrank_plugins.losses.nll import compute, implementation_for
-from highrank_plugins.losses.own_layers import is_ours
 from highrank_plugins.losses.plan import AnyHead, LossPlan, Named
-from highrank_plugins.losses.runner import autocast_dtype
 from highrank_plugins.losses.weighted import (
     Target,
     Weighted,
@@ -33,6 +32,7 @@ from highrank_plugins.losses.weighted import (
     of_top_k,
     require,
 )
+from highrank_plugins.own_layers.ours import is_ours
 
 LEAST_TEACHER = 2**22  # bytes of a teacher's log-probabilities, at least
 

@@ -27,9 +27,9 @@ from highrank_plugins.losses.kernels.compiled import CompiledKernels, Untrusted
 from highrank_plugins.losses.kernels.cpp.build import Unavailable, cache_folder, write_cached
 from highrank_plugins.losses.kernels.torch import Kernels
 from highrank_plugins.losses.mixtape import FusedMixtape
-from highrank_plugins.losses.own_layers import is_ours
 from highrank_plugins.losses.plan import Named, TreeBlock
 from highrank_plugins.losses.weighted import Target, TargetKernels
+from highrank_plugins.own_layers.ours import is_ours
 
 logger = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from highrank_plugins.heads import HEADS, POINTWISE, VOCABULARY, Head
 from highrank_plugins.heads.registry import Registry
 from highrank_plugins.heads.vocabulary import vocabulary_of
 from highrank_plugins.losses import IMPLEMENTATIONS
-from highrank_plugins.losses.kept_state import PLAIN
+from highrank_plugins.own_layers.kept_state import PLAIN
 
 
 @dataclass

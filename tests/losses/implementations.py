@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from highrank_plugins.losses import IMPLEMENTATIONS, own_layers
+from highrank_plugins.losses import IMPLEMENTATIONS
 from highrank_plugins.losses.kernels.cpp.build import Unavailable, library
+from highrank_plugins.own_layers import ours as own_layers
 from tests.heads.cases import Case, make_features
 
 CLASSES, TOKENS = 13, 7

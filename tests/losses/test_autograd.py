@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from highrank_plugins import register
 from highrank_plugins.heads import Pointwise
-from highrank_plugins.losses.own_layers import is_ours
+from highrank_plugins.own_layers.ours import is_ours
 from tests.heads.cases import MIXTAPE, MOS, STRUCTURES, make_features
 from tests.losses.implementations import CLASSES, FULL, TARGET, TOKENS, WEIGHT, memory_for
 

@@ -7,8 +7,8 @@ import torch
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import tokens
-from highrank_plugins.losses.own_layers import stored_matrix
 from highrank_plugins.models.awd_lstm_lm import AWDLSTMLanguageModel
+from highrank_plugins.own_layers.ours import stored_matrix
 from tests.models.small import assert_scores_of_one_pass, build
 from tests.stream_corpus import CERTAIN
 from tests.trainings import train

@@ -16,8 +16,8 @@ from highrank_plugins.heads.registry import (
     named_tensors,
     options_as_text,
 )
-from highrank_plugins.losses.own_layers import bound, is_ours, same_form
 from highrank_plugins.losses.plan import KernelFunction, Named
+from highrank_plugins.own_layers.ours import bound, is_ours, same_form
 
 Pullback = Callable[[Tensor], Tensor]
 # z → f(z), and the map from the gradient of f(z) to the gradient of z (a vector-Jacobian product)

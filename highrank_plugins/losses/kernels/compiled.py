@@ -16,7 +16,6 @@ from highrank_plugins.losses.kernels.torch import (
     copy_unless_same,
     recompute_in_log_domain,
 )
-from highrank_plugins.losses.own_layers import same_form
 from highrank_plugins.losses.plan import (
     KernelFunction,
     LossPlan,
@@ -25,6 +24,7 @@ from highrank_plugins.losses.plan import (
     Scores,
     SoftmaxBlock,
 )
+from highrank_plugins.own_layers.ours import same_form
 
 # functions that the kernels compute, see `KernelFunction`; function.cpp has the same order
 FAMILIES = ("identity", "gss", "logistic", "multimax", "plif")

@@ -13,8 +13,8 @@ import torch
 from highrank_plugins.losses.kernels.compiled import INSTEAD
 from highrank_plugins.losses.kernels.torch import Kernels
 from highrank_plugins.losses.kernels.triton.tiles import COMPONENTS
-from highrank_plugins.losses.own_layers import stored_matrix
 from highrank_plugins.losses.plan import AnyHead
+from highrank_plugins.own_layers.ours import stored_matrix
 
 LEAST_CAPABILITY = (7, 0)
 

@@ -21,19 +21,19 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from highrank_plugins.common.torch_state import autocast, inner_graph, kept_random_numbers
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.losses.autograd import inner_graph
-from highrank_plugins.losses.kept_state import PLAIN, KeptState, containers, moved_numbers
-from highrank_plugins.losses.own_layers import (
-    HOOKS,
-    call_with,
-    has_own_methods,
-    kept_random_numbers,
-    title,
+from highrank_plugins.own_layers.kept_state import PLAIN, KeptState, containers, moved_numbers
+from highrank_plugins.own_layers.ours import HOOKS, call_with, has_own_methods, title
+from highrank_plugins.own_layers.trial import (
+    OF_LAYER,
+    REMEDY,
+    Compute,
+    LossPlan,
+    NoLogProbs,
+    Trial,
+    said,
 )
-from highrank_plugins.losses.plan import LossPlan
-from highrank_plugins.losses.runner import autocast
-from highrank_plugins.losses.trial import OF_LAYER, REMEDY, Compute, NoLogProbs, Trial, said
 
 MOST_VERDICTS = 16  # of a layer, after which changes of its plain attributes are not followed
 

@@ -9,29 +9,29 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from highrank_plugins.common.torch_state import calls, generators, leaves, set_generators
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.losses.autograd import generators, set_generators
-from highrank_plugins.losses.kept_state import PARAMETRISED, KeptState, moved_numbers
-from highrank_plugins.losses.own_layers import (
-    calls,
+from highrank_plugins.own_layers.kept_state import PARAMETRISED, KeptState, moved_numbers
+from highrank_plugins.own_layers.ours import (
     has_own_hooks,
     is_distributed,
     is_ours,
     is_unchanged,
-    leaves,
     same_form,
     title,
 )
-from highrank_plugins.losses.plan import LossOutput, LossPlan
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+# of highrank_plugins.losses.plan, which stands above this room
+LossPlan: TypeAlias = Any
+LossOutput: TypeAlias = Any
 Compute = Callable[[str, LossPlan], LossOutput]  # the loss of a plan by an implementation
 # tokens of a trial, by their numbers in a chunk: a neighbour further away goes unseen
 FEWEST, MOST, NUMBERS = 4, 48, 2**20

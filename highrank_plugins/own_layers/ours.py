@@ -7,10 +7,7 @@ alike. `contract` checks the rest.
 
 from __future__ import annotations
 
-import random
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
 from functools import cache
 from inspect import unwrap
 from pathlib import Path
@@ -22,12 +19,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from highrank_plugins.common.names import class_of, layer_name
+from highrank_plugins.common.torch_state import autocast
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.losses.autograd import generators, set_generators
-from highrank_plugins.losses.kept_state import PARAMETRISED
-from highrank_plugins.losses.plan import LossPlan, Named
+from highrank_plugins.own_layers.kept_state import PARAMETRISED
 
 T = TypeVar("T")
+Named = dict[str, Tensor]
 RAW = ":parameter"  # ends the name of an input that is a parameter which `tensors` leaves out
 PACKAGE = __name__.partition(".")[0]
 # whose derived classes and hooks change nothing: FSDP, parametrizations
@@ -99,9 +96,9 @@ def _comes_from(thing: Any, *packages: str) -> bool:
     return getattr(thing, "__module__", "").startswith(tuple(f"{p}." for p in packages))
 
 
-def inputs_of(plan: LossPlan) -> Named:
+def inputs_of(head: Any, is_own: bool) -> Named:
     """Return the tensors of a layer and, of an own one, all parameters that these leave out."""
-    tensors, named = plan.head.tensors(), plan.head.named_parameters() if plan.own else ()
+    tensors, named = head.tensors(), head.named_parameters() if is_own else ()
     return tensors | {n + RAW: p for n, p in named if tensors.get(n) is not p}
 
 
@@ -154,10 +151,8 @@ def check_matrix(head: Any) -> None:
     if head in _checked:
         return
     stored = stored_matrix(head)
-    device, parts = stored.device.type, head.parametrizations["weight"]
-    # autocast narrows what a product returns
-    narrows = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-    with torch.no_grad(), torch.autocast(device, enabled=False) if narrows else nullcontext():
+    parts = head.parametrizations["weight"]
+    with torch.no_grad(), autocast(stored):  # which narrows what a product returns
         matrix = head.weight
     kind = f"weight: the parametrisation {', '.join(class_of(p).__name__ for p in parts)}"
     wanted = (head.num_classes, head.embed_dim)
@@ -174,52 +169,6 @@ def check_matrix(head: Any) -> None:
             f"{first}; mend its forward, e.g. where it divides by the norm of a row of zeros"
         )
     _checked.add(head)
-
-
-@contextmanager
-def calls(head: Any) -> Iterator[set[Any]]:
-    """Yield the set of parts of a layer that are called meanwhile."""
-    called: set[Any] = set()
-    handles = [
-        part.register_forward_pre_hook(lambda module, _: called.add(module))
-        for part in head.modules()
-    ]
-    try:
-        yield called
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-@contextmanager
-def kept_random_numbers(like: Tensor) -> Iterator[list[str]]:
-    """Restore all random numbers; the list that is yielded names those drawn, but torch's."""
-    numpy: Any = sys.modules.get("numpy")
-    torchs, pythons = generators(like), random.getstate()
-    numpys = numpy and numpy.random.get_state()
-    drawn: list[str] = []
-    try:
-        yield drawn
-    finally:
-        set_generators(torchs)
-        if random.getstate() != pythons:
-            random.setstate(pythons)
-            drawn.append("Python's")
-        if numpy and not all(map(numpy.array_equal, numpy.random.get_state(), numpys)):
-            numpy.random.set_state(numpys)
-            drawn.append("NumPy's")
-
-
-def leaves(loss: Tensor) -> list[Tensor]:
-    """Return the tensors at which the graph of a loss ends."""
-    seen, todo, found = set(), [loss.grad_fn], []
-    while todo:
-        node = todo.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            found += [node.variable] if hasattr(node, "variable") else []
-            todo += [following for following, _ in node.next_functions]
-    return found
 
 
 def title(module: Any) -> str:
