@@ -46,6 +46,7 @@ def compute_nll(plan: LossPlan, leading: torch.Size) -> LossOutput:
     chosen = implementation_for(plan)
     if plan.split is None:
         check_whole(plan.head.named_parameters())
+        check_sizes(plan.head)
     reduction = plan.reduction
     plan.reduction = "none" if reduction == "none" else "sum"
     plan.target, plan.ignored = flat_target(plan)
@@ -164,6 +165,18 @@ def check_whole(parameters: Iterable[tuple[str, Tensor]]) -> None:
                 f"{name} of the head is sharded (DTensor). If fully_shard wraps the head itself, "
                 "call head(features, target) instead of head.nll, which FSDP does not see; to "
                 "split a vocabulary over devices, use VocabularyParallel"
+            )
+
+
+def check_sizes(head: AnyHead) -> None:
+    """Check matrix and bias, since kernels trust their sizes, and callers may replace them."""
+    wanted = {"weight": (head.num_classes, head.embed_dim), "bias": (head.num_classes,)}
+    for name, shape in wanted.items() if head.fused is not None else ():
+        tensor = head._parameters.get(name)
+        if tensor is not None and tensor.shape != shape:
+            raise ValueError(
+                f"{name} of the head: expected shape {shape}, got {tuple(tensor.shape)}; for other "
+                "sizes build another head (num_classes, embed_dim)"
             )
 
 

@@ -179,6 +179,16 @@ def test_messages_name_the_argument(changed, words):
             assert word in str(error.value)
 
 
+@pytest.mark.parametrize("name, shape", [("weight", (CLASSES + 2, 4)), ("bias", (CLASSES - 1,))])
+def test_a_matrix_or_bias_of_another_size_is_refused(name, shape):
+    head = SOFTMAX.build(classes=CLASSES).float()
+    setattr(head, name, torch.nn.Parameter(torch.zeros(shape)))
+    features, target = make_features(3).float(), torch.tensor([0, 1, 2])
+    for impl in ("cpp", "fused", "reference"):  # cpp wrote past the end of its chunk
+        with pytest.raises(ValueError, match=f"^{name} of the head: expected shape .*13"):
+            head.nll(features, target, impl=impl)
+
+
 def test_what_a_head_or_a_machine_lacks_is_named(monkeypatch):
     head = STRUCTURES[3].build(classes=CLASSES)
     head.gate_hidden.float()
