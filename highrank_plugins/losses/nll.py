@@ -47,6 +47,8 @@ def compute_nll(plan: LossPlan, leading: torch.Size) -> LossOutput:
     if plan.split is None:
         check_whole(plan.head.named_parameters())
         check_sizes(plan.head)
+    if not plan.own:
+        check_constants(plan.head)
     reduction = plan.reduction
     plan.reduction = "none" if reduction == "none" else "sum"
     plan.target, plan.ignored = flat_target(plan)
@@ -178,6 +180,17 @@ def check_sizes(head: AnyHead) -> None:
                 f"{name} of the head: expected shape {shape}, got {tuple(tensor.shape)}; for other "
                 "sizes build another head (num_classes, embed_dim)"
             )
+
+
+def check_constants(head: AnyHead) -> None:
+    """Check that no constant of our layers is a tensor to train: losses take its value alone."""
+    for part in (head, head.pointwise):
+        for name in part.constants or ():
+            if getattr(getattr(part, name), "requires_grad", False):
+                raise ValueError(
+                    f"{name} of {layer_name(part)} is a constant, which no loss trains; set a "
+                    "number, or train a parameter of a subclass (docs/howto/own_layer.md)"
+                )
 
 
 def flat_target(plan: LossPlan) -> tuple[Tensor, Tensor | None]:

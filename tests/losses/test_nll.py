@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from highrank_plugins.heads import build_head
 from highrank_plugins.losses import IMPLEMENTATIONS
 from highrank_plugins.losses.kernels.cpp.passes import check_available
 from tests.heads import oracle
@@ -187,6 +188,13 @@ def test_a_matrix_or_bias_of_another_size_is_refused(name, shape):
     for impl in ("cpp", "fused", "reference"):  # cpp wrote past the end of its chunk
         with pytest.raises(ValueError, match=f"^{name} of the head: expected shape .*13"):
             head.nll(features, target, impl=impl)
+
+
+def test_a_constant_that_would_not_learn_is_refused():
+    head = build_head("softcap", num_classes=CLASSES, feature_dim=4)
+    head.pointwise.cap = torch.nn.Parameter(torch.tensor(30.0))  # had a gradient of 0
+    with pytest.raises(ValueError, match="cap of softcap is a constant, which no loss trains"):
+        head.nll(make_features(3).float(), torch.tensor([0, 1, 2]))
 
 
 def test_what_a_head_or_a_machine_lacks_is_named(monkeypatch):
