@@ -154,6 +154,8 @@ def check_arguments(plan: LossPlan, leading: torch.Size) -> None:
                 f"without the last dimension, got {tuple(tensor.shape)} on {tensor.device}"
                 + ("; a weight per class is weight[target]" if per_class else "")
             )
+    if plan.weight is not None and plan.weight.requires_grad:
+        raise ValueError("weight: a constant of the loss, without a gradient; pass weight.detach()")
     if plan.target.dtype != torch.int64:
         raise ValueError(f"target: expected dtype torch.int64, got {plan.target.dtype}")
 

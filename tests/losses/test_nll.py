@@ -153,6 +153,7 @@ CALLS = [
     ({"weight": torch.ones(3, device="meta")}, ["weight", "on cpu", "meta"]),
     ({"weight": torch.ones(())}, ["weight", "(3,)", "()"]),
     ({"weight": torch.ones(CLASSES)}, ["weight", "(3,)", "a weight per class is weight[target]"]),
+    ({"weight": torch.ones(3, requires_grad=True)}, ["weight", "constant", "weight.detach()"]),
     ({"z_loss": -0.1}, ["z_loss", "at least 0", "-0.1"]),
     ({"memory": 8}, ["memory", "8 bytes", "one token"]),
     ({"memory": 0, "impl": "reference"}, ["memory", "above 0", "None", "0"]),
