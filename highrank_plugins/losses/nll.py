@@ -46,6 +46,9 @@ def compute_nll(plan: LossPlan, leading: torch.Size) -> LossOutput:
     chosen = implementation_for(plan)
     if plan.split is None:
         check_whole(plan.head.named_parameters())
+        check_sizes(plan.head)
+    if not plan.own:
+        check_constants(plan.head)
     reduction = plan.reduction
     plan.reduction = "none" if reduction == "none" else "sum"
     plan.target, plan.ignored = flat_target(plan)
@@ -151,6 +154,8 @@ def check_arguments(plan: LossPlan, leading: torch.Size) -> None:
                 f"without the last dimension, got {tuple(tensor.shape)} on {tensor.device}"
                 + ("; a weight per class is weight[target]" if per_class else "")
             )
+    if plan.weight is not None and plan.weight.requires_grad:
+        raise ValueError("weight: a constant of the loss, without a gradient; pass weight.detach()")
     if plan.target.dtype != torch.int64:
         raise ValueError(f"target: expected dtype torch.int64, got {plan.target.dtype}")
 
@@ -165,6 +170,29 @@ def check_whole(parameters: Iterable[tuple[str, Tensor]]) -> None:
                 "call head(features, target) instead of head.nll, which FSDP does not see; to "
                 "split a vocabulary over devices, use VocabularyParallel"
             )
+
+
+def check_sizes(head: AnyHead) -> None:
+    """Check matrix and bias, since kernels trust their sizes, and callers may replace them."""
+    wanted = {"weight": (head.num_classes, head.embed_dim), "bias": (head.num_classes,)}
+    for name, shape in wanted.items() if head.fused is not None else ():
+        tensor = head._parameters.get(name)
+        if tensor is not None and tensor.shape != shape:
+            raise ValueError(
+                f"{name} of the head: expected shape {shape}, got {tuple(tensor.shape)}; for other "
+                "sizes build another head (num_classes, embed_dim)"
+            )
+
+
+def check_constants(head: AnyHead) -> None:
+    """Check that no constant of our layers is a tensor to train: losses take its value alone."""
+    for part in (head, head.pointwise):
+        for name in part.constants or ():
+            if getattr(getattr(part, name), "requires_grad", False):
+                raise ValueError(
+                    f"{name} of {layer_name(part)} is a constant, which no loss trains; set a "
+                    "number, or train a parameter of a subclass (docs/howto/own_layer.md)"
+                )
 
 
 def flat_target(plan: LossPlan) -> tuple[Tensor, Tensor | None]:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from highrank_plugins.heads import build_head
 from highrank_plugins.losses import IMPLEMENTATIONS
 from highrank_plugins.losses.kernels.cpp.passes import check_available
 from tests.heads import oracle
@@ -152,6 +153,7 @@ CALLS = [
     ({"weight": torch.ones(3, device="meta")}, ["weight", "on cpu", "meta"]),
     ({"weight": torch.ones(())}, ["weight", "(3,)", "()"]),
     ({"weight": torch.ones(CLASSES)}, ["weight", "(3,)", "a weight per class is weight[target]"]),
+    ({"weight": torch.ones(3, requires_grad=True)}, ["weight", "constant", "weight.detach()"]),
     ({"z_loss": -0.1}, ["z_loss", "at least 0", "-0.1"]),
     ({"memory": 8}, ["memory", "8 bytes", "one token"]),
     ({"memory": 0, "impl": "reference"}, ["memory", "above 0", "None", "0"]),
@@ -177,6 +179,23 @@ def test_messages_name_the_argument(changed, words):
             call(case, **changed)
         for word in words:
             assert word in str(error.value)
+
+
+@pytest.mark.parametrize("name, shape", [("weight", (CLASSES + 2, 4)), ("bias", (CLASSES - 1,))])
+def test_a_matrix_or_bias_of_another_size_is_refused(name, shape):
+    head = SOFTMAX.build(classes=CLASSES).float()
+    setattr(head, name, torch.nn.Parameter(torch.zeros(shape)))
+    features, target = make_features(3).float(), torch.tensor([0, 1, 2])
+    for impl in ("cpp", "fused", "reference"):  # cpp wrote past the end of its chunk
+        with pytest.raises(ValueError, match=f"^{name} of the head: expected shape .*13"):
+            head.nll(features, target, impl=impl)
+
+
+def test_a_constant_that_would_not_learn_is_refused():
+    head = build_head("softcap", num_classes=CLASSES, feature_dim=4)
+    head.pointwise.cap = torch.nn.Parameter(torch.tensor(30.0))  # had a gradient of 0
+    with pytest.raises(ValueError, match="cap of softcap is a constant, which no loss trains"):
+        head.nll(make_features(3).float(), torch.tensor([0, 1, 2]))
 
 
 def test_what_a_head_or_a_machine_lacks_is_named(monkeypatch):
