@@ -36,6 +36,8 @@ def test_repeating_a_finished_run_changes_nothing(data, tmp_path):
     # the best score of another metric is forgotten
     assert state["extra_state"]["best"] == state["extra_state"]["val_loss"] > 5
     assert updates(state) == 3
+    # its time was used up before this start
+    assert updates(train(data, tmp_path, max_update=9, stop_time_hours=1e-6)) == 3
 
 
 @pytest.mark.parametrize(
