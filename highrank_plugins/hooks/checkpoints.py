@@ -23,6 +23,7 @@ gives a warning. Delete when: fairseq stores the dictionary.
 
 import ast
 import math
+import os
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
@@ -91,6 +92,16 @@ def add_function_options(state: dict[str, Any], model: Any) -> None:
         options = vars(options)
     for listener in listening(model):
         options.update(listener.function_options())
+
+
+def progress_of(path: str) -> tuple[bool, int, float]:
+    """Return whether a file has an optimizer's state, its updates and time, or False, -1, 0."""
+    try:
+        updates = int(read_checkpoint(path, "optimizer_history", -1, "num_updates"))
+        has_state = read_checkpoint(path).get("last_optimizer_state") is not None
+        return has_state, updates, os.path.getmtime(path)
+    except (OSError, TypeError, ValueError):
+        return False, -1, 0.0
 
 
 def how_to_resume(options: Any) -> str:

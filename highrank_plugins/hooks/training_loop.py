@@ -51,18 +51,14 @@ from fairseq_cli import train as training
 from torch import distributed
 
 from highrank_plugins.common import stop_request
-from highrank_plugins.common.checkpoint_file import (
-    DamagedArchiveError,
-    check_archive,
-    read_checkpoint,
-)
+from highrank_plugins.common.checkpoint_file import DamagedArchiveError, check_archive
 from highrank_plugins.common.files import require_space
 from highrank_plugins.common.folders import locked
 from highrank_plugins.common.heartbeat import beat, guard
 from highrank_plugins.common.names import did_you_mean, flag
 from highrank_plugins.common.patching import keep_freed_memory, replaces
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.hooks.checkpoints import LAST, how_to_resume
+from highrank_plugins.hooks.checkpoints import LAST, how_to_resume, progress_of
 from highrank_plugins.hooks.commands import is_command
 from highrank_plugins.hooks.distributed import refuse_lone_ranks
 from highrank_plugins.hooks.metrics import recording
@@ -225,11 +221,15 @@ def validate_and_save(
     stock: Callable, cfg: Any, trainer: HighrankTrainer, task: Any, epoch_itr: Any, *rest: Any
 ) -> tuple[Any, bool]:
     losses, stop = stock(cfg, trainer, task, epoch_itr, *rest)
+    is_last = epoch_itr.end_of_epoch() and epoch_itr.epoch == cfg.optimization.max_epoch
+    if not stop and (trainer.is_finished or is_last):
+        if trainer.is_finished:
+            logger.info("Validation loss has stopped improving; stopping training.")
+        if trainer.saved_after != trainer.get_num_updates():  # --save-interval has passed it by
+            checkpoint_utils.save_checkpoint(cfg.checkpoint, trainer, epoch_itr, losses[0])
+        stop = True
     if trainer.saved_after == trainer.get_num_updates():
         beat("training")
-    if trainer.is_finished:
-        logger.info("Validation loss has stopped improving; stopping training.")
-        return losses, True
     if not stop and not epoch_itr.end_of_epoch():  # fairseq has yet to print an epoch's numbers
         leave_if_asked(cfg, trainer, epoch_itr)
     return losses, stop
@@ -314,7 +314,7 @@ def choose(cfg: Any, suffix: str) -> str:
     """Return the file to restore from: the last checkpoint, or the newest one that is whole."""
     last = os.path.join(cfg.save_dir, LAST.replace(".pt", f"{suffix}.pt"))
     found = glob.glob(os.path.join(glob.escape(cfg.save_dir), f"checkpoint*{suffix}.pt"))
-    others = sorted((path for path in found if path != last), key=_progress, reverse=True)
+    others = sorted((path for path in found if path != last), key=progress_of, reverse=True)
     is_missing = not os.path.lexists(last)
     fresh_start = cfg.reset_dataloader or cfg.reset_optimizer or cfg.continue_once
     if is_missing and (fresh_start or not others):
@@ -329,7 +329,7 @@ def choose(cfg: Any, suffix: str) -> str:
         if path == last:
             return path
         found = f"Resuming from {path}, the newest undamaged checkpoint: {'; '.join(reasons)}"
-        if cfg.no_save_optimizer_state or _progress(path)[0]:
+        if cfg.no_save_optimizer_state or progress_of(path)[0]:
             logger.warning(found)
             return path
         reasons.append(f"{path} has no state of the optimizer, like an averaged model")
@@ -338,13 +338,3 @@ def choose(cfg: Any, suffix: str) -> str:
         f"--save-dir {cfg.save_dir} holds no undamaged checkpoint: {'; '.join(reasons)}. Copy one "
         "there from elsewhere, or move these away to train from scratch"
     )
-
-
-def _progress(path: str) -> tuple[bool, int, float]:
-    """Return whether a file has an optimizer's state, its updates and time, or False, -1, 0."""
-    try:
-        updates = int(read_checkpoint(path, "optimizer_history", -1, "num_updates"))
-        has_state = read_checkpoint(path).get("last_optimizer_state") is not None
-        return has_state, updates, os.path.getmtime(path)
-    except (OSError, TypeError, ValueError):
-        return False, -1, 0.0
