@@ -125,6 +125,9 @@ class TrainingListener:
     def check_saved_options(self, options: Mapping[str, Any]) -> None:
         """Compare the model options of a checkpoint with ours, before it is loaded."""
 
+    def check_loaded(self) -> None:
+        """Refuse to evaluate or teach with what a checkpoint has left without values."""
+
     def before_epoch(self, epoch: int) -> None:
         """Prepare for an epoch of training, counted from 1."""
 

@@ -55,7 +55,7 @@ _GROUPS: dict[Range, str] = {
         save_interval_updates validate_interval_updates validate_after_updates data_buffer_size
         ema_start_update encoder_layers decoder_layers min_len max_len_b no_repeat_ngram_size
         adam_eps adafactor_eps end_learning_rate curriculum head_monitor lr head_z_loss rel_pos_clip
-        ar_alpha tar_beta bptt_max_delta nonmono asgd_at_epoch
+        ar_alpha tar_beta bptt_max_delta nonmono asgd_at_epoch ignore_prefix_size
         """,
     Range(0, 2**32 - 1): "seed",
     # one process each, and one column each
@@ -75,6 +75,7 @@ _GROUPS: dict[Range, str] = {
         encoder_attention_heads decoder_attention_heads
         encoder_hidden_size decoder_hidden_size decoder_last_hidden_size decoder_out_embed_dim
         decoder_input_dim decoder_output_dim head_embed_dim head_loss_memory bptt eval_streams
+        streams
         """,
 }
 # where infinity means that there is no limit

@@ -41,6 +41,10 @@ _WHOLE = ("model", "task", "criterion", "optimizer", "lr_scheduler", "ema")
 _SINGLE = [
     ("common", "seed"), ("dataset", "train_subset"), ("dataset", "curriculum"),
     ("optimization", "lr"), ("optimization", "clip_norm"), ("optimization", "sentence_avg"),
+    # these put other sentences into batches, or batches into another order
+    ("dataset", "required_batch_size_multiple"), ("dataset", "grouped_shuffling"),
+    ("dataset", "update_ordered_indices_seed"), ("optimization", "skip_remainder_batch"),
+    ("distributed_training", "fix_batches_to_gpus"),
 ]  # fmt: skip
 _SIZES = [("dataset", "max_tokens"), ("dataset", "batch_size"), ("optimization", "update_freq")]
 _WARNED = [
@@ -128,7 +132,7 @@ def _counting(saved: _Options, current: _Options) -> Iterator[tuple[str, str]]:
             is_free = name in _FREE or name.startswith(_FREE_STARTS) or name.endswith("_path")
             if not is_free and (name != "_name" or block in _NAMED):
                 yield block, name
-    yield from _SINGLE
+    yield from ((block, name) for block, name in _SINGLE if name in saved.get(block, {}))
 
 
 def _differences(saved: _Options, current: _Options, counting: Any) -> Iterator[tuple[str, tuple]]:

@@ -23,6 +23,7 @@ gives a warning. Delete when: fairseq stores the dictionary.
 
 import ast
 import math
+import os
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
@@ -46,9 +47,11 @@ from highrank_plugins.common.checkpoint_file import (
 )
 from highrank_plugins.common.files import digest_of_words, link_whole, write_whole
 from highrank_plugins.common.heartbeat import listening
+from highrank_plugins.common.names import flag
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.user_error import UserError
 
+LAST = "checkpoint_last.pt"
 _ATTEMPTS = 3
 _PLAIN = (str, int, float, bool, type(None))
 _MAX_CONFIG_VALUES = 100_000  # real configurations have about 1,000
@@ -89,6 +92,25 @@ def add_function_options(state: dict[str, Any], model: Any) -> None:
         options = vars(options)
     for listener in listening(model):
         options.update(listener.function_options())
+
+
+def progress_of(path: str) -> tuple[bool, int, float]:
+    """Return whether a file has an optimizer's state, its updates and time, or False, -1, 0."""
+    try:
+        updates = int(read_checkpoint(path, "optimizer_history", -1, "num_updates"))
+        has_state = read_checkpoint(path).get("last_optimizer_state") is not None
+        return has_state, updates, os.path.getmtime(path)
+    except (OSError, TypeError, ValueError):
+        return False, -1, 0.0
+
+
+def how_to_resume(options: Any) -> str:
+    """Return what to do to resume a run; some options begin each start from somewhere else."""
+    starts = ["restore_file"] * (options.restore_file != LAST)
+    resets = ("optimizer", "lr_scheduler", "dataloader", "meters")
+    starts += [name for kind in resets if getattr(options, name := f"reset_{kind}")]
+    without = f" without {' and '.join(map(flag, starts))}" if starts else ""
+    return f"run the same command{without} to resume"
 
 
 @replaces(checkpoint_utils, "load_checkpoint_to_cpu")
@@ -165,6 +187,8 @@ def load_models(stock: Callable, filenames: list[str], *args: Any, **kwargs: Any
     with ReasonsOf(":".join(map(str, filenames))):
         found = stock(filenames, *args, **kwargs)
     for filename, model in zip(filenames, found[0], strict=True):
+        for listener in listening(model):  # fairseq-validate does not prepare it for inference
+            listener.check_loaded()
         compare_where_certified(Path(filename), model)
     return found
 

@@ -8,10 +8,10 @@ empty. Delete when: fairseq compares both.
 
 Perplexities. What breaks: blocks longer than the training run's are skipped ("Evaluated 0 tokens …
 Perplexity: 1.00"). A model of streams is scored as if each block were the start of the text.
-`--post-process subword_nmt` changes nothing, and means per word and per piece look alike. Why:
-`eval_lm_dataloader` ignores such blocks, the task comes from the command line, and words that end
-in the option's value are joined. What we do: raise, take `subword_nmt` for `@@ `, and say how many
-words the mean is over. Delete when: fairseq raises.
+`--post-process subword_nmt` changes nothing, and `@@ ` counts a word twice that a block cuts in
+two. Why: `eval_lm_dataloader` ignores such blocks, the task comes from the command line, words that
+end in the option's value are joined, in each block alone. What we do: raise, take `subword_nmt` for
+`@@ `, count each word once, and say how many there are. Delete when: fairseq raises.
 
 Masses. What breaks: a layer, a cache or an ensemble whose P(x) do not sum to 1 gets a perplexity
 that is too low. Why: fairseq reads P of the scored words alone. What we do: sum P of all words at
@@ -270,7 +270,8 @@ def score_text(
     stock: Callable, models: Any, source_dictionary: Any, batch_iterator: Any,
     post_process: str | None = None, *args: Any, **kwargs: Any,
 ) -> Any:  # fmt: skip
-    parts, words, known = set(), 0, source_dictionary
+    parts, words, cut, known = set(), 0, 0, source_dictionary
+    first = int(kwargs.get("remove_bos_token", False))
     if post_process is not None:
         parts = {number for number, word in enumerate(known.symbols) if word.endswith("@@")}
         if post_process not in ("@@ ", "subword_nmt") or not parts:
@@ -282,15 +283,18 @@ def score_text(
         post_process = "@@ "
 
     def counted() -> Iterator[Any]:
-        nonlocal words
+        nonlocal words, cut
         for sample in batch_iterator:
             for row in sample.get("target", ()) if parts else ():
-                numbers = row[row != known.pad()].tolist()
-                words += len(numbers) - sum(number in parts for number in numbers[:-1])
+                numbers = row[row != known.pad()].tolist()[first:]
+                words += sum(number not in parts for number in numbers)
+                cut += len(parts.intersection(numbers[-1:]))  # a stream may end before others
             yield sample
 
     found = stock(models, known, counted(), post_process, *args, **kwargs)
     if parts:
+        found["loss"] *= (words + cut) / words  # fairseq counts a word that a block cuts twice
+        found["perplexity"] = 2 ** found["loss"]
         logger.info(f"loss and perplexity are means over {words:,} words and ends of lines")
         if split := newest():
             split.words = words

@@ -32,6 +32,7 @@ from fairseq.tasks.translation import TranslationTask
 
 from highrank_plugins.common.patching import by_name, replaces
 from highrank_plugins.common.user_error import UserError
+from highrank_plugins.hooks.checkpoints import how_to_resume
 from highrank_plugins.hooks.evaluation import newest
 
 # messages of torch for a CPU, for a GPU, and of the GPU's matrix libraries
@@ -76,8 +77,8 @@ def training_remedy(cfg: Any) -> str:
     if memory != "none":
         chunk = f" --head-loss-memory MIB (now {memory or 'chosen'}) bounds a chunk of the loss."
     return (
-        f"{first}.{chunk} --checkpoint-activations stores fewer activations. Then run the "
-        "same command again: it resumes from the last checkpoint"
+        f"{first}.{chunk} --checkpoint-activations stores fewer activations. Then "
+        f"{how_to_resume(cfg.checkpoint)} from the last checkpoint"
     )
 
 

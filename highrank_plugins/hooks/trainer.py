@@ -223,7 +223,8 @@ class HighrankTrainer(Trainer):
         super().begin_valid_epoch(epoch)
 
     def valid_step(self, sample: Any, raise_oom: bool = False) -> Any:
-        lower = "Lower --max-tokens-valid or --batch-size-valid. Then run the same command again"
+        again = checkpoints.how_to_resume(self.cfg.checkpoint)
+        lower = f"Lower --max-tokens-valid or --batch-size-valid. Then {again}"
         with named_in_memory_errors("in a validation", lambda: sample, lower):
             return super().valid_step(sample, raise_oom)
 

@@ -6,12 +6,12 @@ removes what a killed save has left. `--no-save` takes none. Delete when: fairse
 
 Requests to stop. What breaks: SIGTERM, SIGUSR1 and SIGHUP, by which clusters and terminals announce
 their end, end a run at once. Why: fairseq handles no signals. What we do: handle them before data
-are loaded. After an update, and its validation where due, all processes end with a checkpoint and
-exit code 75 if one was told to stop. Delete when: fairseq does so.
+are loaded. After an update, and the validation and numbers of an epoch where due, all processes end
+with a checkpoint and exit code 75 if one was told to stop. Delete when: fairseq does so.
 
 The end. What breaks: a finished run that is started again takes one more update. Why: fairseq
-compares updates with `--max-update` after an update only. What we do: ask before the first update
-of an epoch, listeners and `--patience`, too; log the time left. Delete when: fairseq does so.
+looks after an update only. What we do: ask before the first update of an epoch, listeners, too; log
+the time left. Delete when: fairseq does so.
 
 Lost checkpoints. What breaks: where `checkpoint_last.pt` is missing, fairseq trains from random
 weights; a damaged one ends every start. Why: a missing file is how it recognises the first start.
@@ -51,17 +51,14 @@ from fairseq_cli import train as training
 from torch import distributed
 
 from highrank_plugins.common import stop_request
-from highrank_plugins.common.checkpoint_file import (
-    DamagedArchiveError,
-    check_archive,
-    read_checkpoint,
-)
+from highrank_plugins.common.checkpoint_file import DamagedArchiveError, check_archive
 from highrank_plugins.common.files import require_space
 from highrank_plugins.common.folders import locked
 from highrank_plugins.common.heartbeat import beat, guard
 from highrank_plugins.common.names import did_you_mean, flag
 from highrank_plugins.common.patching import keep_freed_memory, replaces
 from highrank_plugins.common.user_error import UserError
+from highrank_plugins.hooks.checkpoints import LAST, how_to_resume, progress_of
 from highrank_plugins.hooks.commands import is_command
 from highrank_plugins.hooks.distributed import refuse_lone_ranks
 from highrank_plugins.hooks.metrics import recording
@@ -69,8 +66,6 @@ from highrank_plugins.hooks.optimizers import stopping_numbers
 from highrank_plugins.hooks.trainer import HighrankTrainer
 
 logger = logging.getLogger(__name__)
-
-_DEFAULT = "checkpoint_last.pt"
 
 
 @replaces(training, "main")
@@ -92,14 +87,12 @@ def main(stock: Callable, cfg: Any, *args: Any, **kwargs: Any) -> Any:
 @replaces(training, "train")
 def train(stock: Callable, cfg: Any, trainer: HighrankTrainer, task: Any, epoch_itr: Any) -> Any:
     """Train and record an epoch, if any is left; return validation losses and whether to stop."""
-    done, bound = trainer.get_num_updates(), cfg.optimization.max_update or math.inf
-    batches = len(epoch_itr)
+    done, batches = trainer.get_num_updates(), len(epoch_itr)
     to_do = batches - epoch_itr.iterations_in_epoch % batches  # less if resumed within an epoch
     is_first, trainer.has_begun = not trainer.has_begun, True
     with recording(cfg, trainer, epoch_itr, is_first):
-        is_over = 0 < cfg.checkpoint.patience <= stopping_numbers()["num_runs"]
-        if done >= bound or trainer.is_finished or is_over:
-            logger.info(f"nothing left to train: {done} updates are done, --max-update is {bound}")
+        if ends := _ends(cfg, trainer):
+            logger.info(f"nothing left to train: {done} updates are done, and {ends} ends the run")
             return [None], True
         if is_first:
             _find_metric(cfg, trainer)
@@ -108,8 +101,22 @@ def train(stock: Callable, cfg: Any, trainer: HighrankTrainer, task: Any, epoch_
                 _require_space(cfg.checkpoint, trainer)
         result = stock(cfg, trainer, task, epoch_itr)
     per_epoch = round((trainer.get_num_updates() - done) * batches / to_do)
-    log_time_left(cfg, trainer, epoch_itr, per_epoch)
+    if not result[1]:  # else the run has ended
+        log_time_left(cfg, trainer, epoch_itr, per_epoch)
+        leave_if_asked(cfg, trainer, epoch_itr)
     return result
+
+
+def _ends(cfg: Any, trainer: HighrankTrainer) -> str:
+    """Return the option by which a run has ended before this start or epoch; else ""."""
+    bounds, hours = cfg.optimization, float(trainer._previous_training_time) / 3600
+    if 0 < (bounds.max_update or 0) <= trainer.get_num_updates():
+        return f"--max-update {bounds.max_update}"
+    if 0 < cfg.checkpoint.patience <= stopping_numbers()["num_runs"]:
+        return f"--patience {cfg.checkpoint.patience}"
+    if 0 < bounds.stop_time_hours < hours:
+        return f"--stop-time-hours {bounds.stop_time_hours}"
+    return "the optimizer" if trainer.is_finished else ""
 
 
 def _warn(cfg: Any, batches: int) -> None:
@@ -133,6 +140,8 @@ def _warn(cfg: Any, batches: int) -> None:
         logger.warning("--lr 0.25, fairseq's default, is far too high for Adam; try --lr 5e-4")
     if cfg.checkpoint.no_save:
         logger.warning("--no-save: the run writes no checkpoint, and cannot be resumed")
+    elif "without" in (again := how_to_resume(cfg.checkpoint)):
+        logger.warning(f"each start of this command starts over; after an interruption, {again}")
 
 
 def _require_space(cfg: Any, trainer: HighrankTrainer) -> None:
@@ -212,18 +221,21 @@ def validate_and_save(
     stock: Callable, cfg: Any, trainer: HighrankTrainer, task: Any, epoch_itr: Any, *rest: Any
 ) -> tuple[Any, bool]:
     losses, stop = stock(cfg, trainer, task, epoch_itr, *rest)
-    is_saved = trainer.saved_after == trainer.get_num_updates()
-    if is_saved:
+    is_last = epoch_itr.end_of_epoch() and epoch_itr.epoch == cfg.optimization.max_epoch
+    if not stop and (trainer.is_finished or is_last):
+        if trainer.is_finished:
+            logger.info("Validation loss has stopped improving; stopping training.")
+        if trainer.saved_after != trainer.get_num_updates():  # --save-interval has passed it by
+            checkpoint_utils.save_checkpoint(cfg.checkpoint, trainer, epoch_itr, losses[0])
+        stop = True
+    if trainer.saved_after == trainer.get_num_updates():
         beat("training")
-    if trainer.is_finished:
-        logger.info("Validation loss has stopped improving; stopping training.")
-        return losses, True
-    if not stop:
-        leave_if_asked(cfg, trainer, epoch_itr, is_saved)
+    if not stop and not epoch_itr.end_of_epoch():  # fairseq has yet to print an epoch's numbers
+        leave_if_asked(cfg, trainer, epoch_itr)
     return losses, stop
 
 
-def leave_if_asked(cfg: Any, trainer: Any, epoch_itr: Any, is_saved: bool) -> None:
+def leave_if_asked(cfg: Any, trainer: HighrankTrainer, epoch_itr: Any) -> None:
     """End with a checkpoint of this update if any process is asked to; all must call this."""
     if not stop_request.listening():
         return
@@ -235,12 +247,15 @@ def leave_if_asked(cfg: Any, trainer: Any, epoch_itr: Any, is_saved: bool) -> No
         asked = votes.item() > 0
     if not asked:
         return
-    if not is_saved:
-        checkpoint_utils.save_checkpoint(cfg.checkpoint, trainer, epoch_itr, None)
+    options = copy(cfg.checkpoint)
+    if options.no_last_checkpoints:  # keep this update under the name of its own, or of its epoch
+        options.save_interval = options.save_interval_updates = 1
+        options.no_epoch_checkpoints = False
+    if options.no_last_checkpoints or trainer.saved_after != trainer.get_num_updates():
+        checkpoint_utils.save_checkpoint(options, trainer, epoch_itr, None)
     if several:  # if one ended before the checkpoint is written, the launcher would end the others
         distributed.barrier()
-    lost = cfg.checkpoint.no_save
-    then = "nothing is saved (--no-save)" if lost else "run the same command to resume"
+    then = "nothing is saved (--no-save)" if options.no_save else how_to_resume(options)
     logger.info(f"stopping after update {trainer.get_num_updates()}; {then}")
     stop_request.leave()
 
@@ -253,7 +268,7 @@ def load_checkpoint(stock: Callable, cfg: Any, trainer: HighrankTrainer, **itera
         if path and os.path.isdir(path):  # fairseq would train from random weights
             raise UserError(f"{flag(option)} {path} is a folder; name a checkpoint in it")
     suffix = trainer.checkpoint_suffix
-    if cfg.restore_file == _DEFAULT:
+    if cfg.restore_file == LAST:
         cfg = _with_newest(cfg, trainer)
     elif not PathManager.exists(path := cfg.restore_file.replace(".pt", f"{suffix}.pt")):
         raise FileNotFoundError(f"--restore-file {path} does not exist")
@@ -271,7 +286,7 @@ def load_checkpoint(stock: Callable, cfg: Any, trainer: HighrankTrainer, **itera
 def _with_newest(cfg: Any, trainer: HighrankTrainer) -> Any:
     """Return the options with the file to restore from, as the first process has chosen it."""
     suffix = trainer.checkpoint_suffix
-    last = _last(cfg, suffix)
+    last = os.path.join(cfg.save_dir, LAST.replace(".pt", f"{suffix}.pt"))
     if cfg.no_save or PathManager.path_requires_pathmanager(last):
         return cfg
     sharded = trainer.is_fsdp and trainer.cfg.distributed_training.use_sharded_state
@@ -295,15 +310,11 @@ def _with_newest(cfg: Any, trainer: HighrankTrainer) -> Any:
     return cfg
 
 
-def _last(cfg: Any, suffix: str) -> str:
-    return os.path.join(cfg.save_dir, _DEFAULT.replace(".pt", f"{suffix}.pt"))
-
-
 def choose(cfg: Any, suffix: str) -> str:
     """Return the file to restore from: the last checkpoint, or the newest one that is whole."""
-    last = _last(cfg, suffix)
+    last = os.path.join(cfg.save_dir, LAST.replace(".pt", f"{suffix}.pt"))
     found = glob.glob(os.path.join(glob.escape(cfg.save_dir), f"checkpoint*{suffix}.pt"))
-    others = sorted((path for path in found if path != last), key=_progress, reverse=True)
+    others = sorted((path for path in found if path != last), key=progress_of, reverse=True)
     is_missing = not os.path.lexists(last)
     fresh_start = cfg.reset_dataloader or cfg.reset_optimizer or cfg.continue_once
     if is_missing and (fresh_start or not others):
@@ -318,7 +329,7 @@ def choose(cfg: Any, suffix: str) -> str:
         if path == last:
             return path
         found = f"Resuming from {path}, the newest undamaged checkpoint: {'; '.join(reasons)}"
-        if cfg.no_save_optimizer_state or _progress(path)[0]:
+        if cfg.no_save_optimizer_state or progress_of(path)[0]:
             logger.warning(found)
             return path
         reasons.append(f"{path} has no state of the optimizer, like an averaged model")
@@ -327,13 +338,3 @@ def choose(cfg: Any, suffix: str) -> str:
         f"--save-dir {cfg.save_dir} holds no undamaged checkpoint: {'; '.join(reasons)}. Copy one "
         "there from elsewhere, or move these away to train from scratch"
     )
-
-
-def _progress(path: str) -> tuple[bool, int, float]:
-    """Return whether a file has an optimizer's state, its updates and time, or False, -1, 0."""
-    try:
-        updates = int(read_checkpoint(path, "optimizer_history", -1, "num_updates"))
-        has_state = read_checkpoint(path).get("last_optimizer_state") is not None
-        return has_state, updates, os.path.getmtime(path)
-    except (OSError, TypeError, ValueError):
-        return False, -1, 0.0

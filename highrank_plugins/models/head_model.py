@@ -1,6 +1,7 @@
 """Define the part that all our fairseq models share: a head instead of the output projection."""
 
 from argparse import Namespace
+from collections.abc import Sequence
 
 import torch
 from fairseq.data import Dictionary
@@ -28,6 +29,7 @@ class HeadModel(TrainingListener):
     as_returned = False  # hooks/generation.py sets it where output needs no second softmax
     monitor: HeadMonitor | None = None
     loss_checked_on: torch.device | None = None
+    new_parameters: Sequence[str] = ()  # without values in the checkpoint that was loaded
 
     def attach_head(
         self, cfg: Namespace, dictionary: Dictionary, locked_dropout: bool = False
@@ -130,18 +132,21 @@ class HeadModel(TrainingListener):
             *warm_start.fill_new_tables(state_dict, self),
         ]
 
-    def prepare_for_inference_(self, cfg) -> None:
-        """Prepare as fairseq does, but refuse parameters that no checkpoint held.
-
-        ``--retain-dropout`` is for the head, too, by the name of its class if
-        ``--retain-dropout-modules`` is given.
-        """
-        if getattr(self, "new_parameters", None):
+    def check_loaded(self) -> None:
+        if self.new_parameters:
             raise UserError(
                 f"the checkpoint holds no values of {', '.join(self.new_parameters)}: it has "
                 "another output layer or other positions. It can only initialise a new "
                 "training run (--finetune-from-model)"
             )
+
+    def prepare_for_inference_(self, cfg) -> None:
+        """Prepare as fairseq does.
+
+        ``--retain-dropout`` is for the head, too, by the name of its class if
+        ``--retain-dropout-modules`` is given.
+        """
+        self.check_loaded()
         super().prepare_for_inference_(cfg)
         if getattr(cfg.generation, "retain_dropout", False):
             names = cfg.generation.retain_dropout_modules

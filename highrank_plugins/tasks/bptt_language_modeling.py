@@ -154,18 +154,21 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         """
         if not isinstance(dataset, SplitTokens):
             return super().get_batch_iterator(dataset, **options)
-        for name in FOREIGN_BATCHES:
-            if options.get(name):
-                raise UserError(f"{flag(name)} {options[name]} {WHY}")
         # only the trainer sets it, when it asks for batches to train on
         trains = options.get("update_epoch_batch_itr") is not None
+        of_validation = "_valid" if self.training_streams and not trains else ""
+        for name in FOREIGN_BATCHES:
+            if options.get(name):
+                raise UserError(f"{flag(name + of_validation)} {options[name]} {WHY}")
         rows, processes = options.get("max_sentences"), options.get("num_shards", 1)
         if trains and rows is None:
             raise UserError("--batch-size is missing: it is the number of streams per process")
         count = self.args.eval_streams
         if trains:
-            count = self.args.streams or rows * processes
+            self.batch_size, count = rows, self.args.streams or rows * processes
             check_shares(count, rows, processes)
+        elif of_validation and rows not in (None, self.batch_size, count):
+            raise UserError(f"--batch-size-valid {rows}: give --eval-streams {rows} instead")
         shard = options.get("shard_id", 0)
         streams = Streams(dataset, self.dictionary, count, shard, processes, self.args.bptt)
         if trains:

@@ -71,6 +71,18 @@ def test_a_model_that_cannot_be_built_is_named(data, translator, tmp_path):
     assert "\n" not in str(raised.value)
 
 
+def test_what_a_checkpoint_leaves_without_values_is_not_evaluated(data, tmp_path):
+    """Another head than that of the training run begins with random numbers."""
+    train(data, tmp_path, arch="transformer_softmax", criterion="highrank_cross_entropy")
+    where, message = tmp_path / "checkpoint_last.pt", r"holds no values of .*\.latent\.weight"
+    with pytest.raises(UserError, match=message):
+        evaluate("validate", data, where, head="mos")
+    for command in "generate", "validate":
+        evaluate(command, data, where, *["--max-tokens", 300] * (command == "generate"))
+    with pytest.raises(UserError, match=message):
+        evaluate("generate", data, where, "--model-overrides", "{'head': 'mos'}")
+
+
 @pytest.mark.parametrize(
     ("what", "words", "message"),
     [

@@ -137,25 +137,34 @@ def test_what_a_language_model_cannot_score_is_refused(data, language_model, tmp
     assert f"test: scores {(blocks := -(-tokens // 16))} of {blocks} samples" in logged
 
 
-@pytest.mark.parametrize(("name", "context"), [("subword_nmt", 0), ("@@ ", 4)])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("subword_nmt", "--tokens-per-sample 16"), ("@@ ", "--tokens-per-sample 9 --context-window 4"),
+     ("@@ ", "--tokens-per-sample 16 --sample-break-mode eos --add-bos-token")],
+)  # fmt: skip
 def test_means_are_per_word_where_pieces_are_joined(
-    data, language_model, monkeypatch, caplog, name, context
+    data, language_model, monkeypatch, caplog, name, words
 ):
-    options = ["--tokens-per-sample", 16, "--context-window", context]
+    """Blocks of 16 and of 5 end within words, which count once all the same."""
+    options, pieces = words.split(), set()
     per_piece = run_eval_lm(data, language_model, *options)["loss"]
     stock = eval_lm.eval_lm
 
     def with_pieces(source_dictionary, **kwargs):
+        pieces.update(source_dictionary.symbols[::3])
         source_dictionary.symbols[::3] = [f"{word}@@" for word in source_dictionary.symbols[::3]]
         return stock(source_dictionary=source_dictionary, **kwargs)
 
     monkeypatch.setattr(eval_lm, "eval_lm", with_pieces)
     caplog.set_level("INFO")
-    per_word = run_eval_lm(data, language_model, *options, "--post-process", name)["loss"]
-    words = int(re.search(r"means over ([\d,]+) words", caplog.text)[1].replace(",", ""))
-    pieces = int(re.search(r"Evaluated ([\d,]+) tokens", caplog.text)[1].replace(",", ""))
-    assert words < pieces
-    assert per_word * words == pytest.approx(per_piece * pieces, rel=1e-5)
+    found = run_eval_lm(data, language_model, *options, "--post-process", name)
+    lines = (data.parent / "test.yy").read_text().splitlines()
+    known = [word for line in lines for word in (*line.split(), "</s>")]
+    number = len([word for word in known if word not in pieces])
+    assert number < len(known) and f"are means over {number} words and ends" in caplog.text
+    assert found["loss"] * number == pytest.approx(per_piece * len(known), rel=1e-5)
+    assert found["perplexity"] == 2 ** found["loss"]
+    assert f"|n:{number}|" in caplog.text
 
 
 @pytest.mark.parametrize(("form", "said"), [("{}@@", True), ("▁{}", True), ("@{}", False)])

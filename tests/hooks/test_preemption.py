@@ -1,5 +1,6 @@
 """Requests to stop; whole training runs that are told to end are in tests/training/launch, too."""
 
+import json
 import os
 import signal
 import subprocess
@@ -13,6 +14,8 @@ import pytest
 from fairseq import tasks
 
 from highrank_plugins.common import stop_request
+from highrank_plugins.hooks.metrics import METRICS
+from highrank_plugins.hooks.trainer import HighrankTrainer
 from tests.compat.conftest import train
 from tests.fairseq_cli import run
 from tests.training.launch.trainings import command
@@ -59,6 +62,54 @@ def test_a_signal_while_data_are_loaded_is_a_request(data, tmp_path, monkeypatch
         train(data, tmp_path, *([option] if option else []))
     assert ended.value.code == stop_request.REQUEUE
     assert last(tmp_path).exists() is (option is None)
+
+
+def stopped(data, folder, monkeypatch, after: int, *words, **options) -> None:
+    """Train until SIGTERM comes in an update, which is finished and saved."""
+    stock = HighrankTrainer.train_step
+
+    def train_step(self, *samples, **more):
+        if self.get_num_updates() == after - 1:
+            signal.raise_signal(signal.SIGTERM)
+        return stock(self, *samples, **more)
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit) as ended:
+        patch.setattr(HighrankTrainer, "train_step", train_step)
+        train(data, folder, *words, **options)
+    assert ended.value.code == stop_request.REQUEUE
+
+
+@pytest.mark.parametrize(("after", "name"), [(3, "_1_3"), (8, "1")])
+def test_a_stopped_update_is_kept_without_a_last_checkpoint(
+    data, tmp_path, monkeypatch, after, name
+):
+    options = {"batch_size": 8, "max_tokens": None, "max_update": 9, "dropout": 0.1}
+    words = "--no-last-checkpoints --save-interval-updates 2 --disable-validation".split()
+    stopped(data, tmp_path / "a", monkeypatch, after, *words, **options)
+    assert (tmp_path / "a" / f"checkpoint{name}.pt").exists()
+    resumed, whole = (train(data, tmp_path / name, words[-1], **options) for name in "ab")
+    assert same(resumed["model"], whole["model"])
+
+
+def test_a_stop_at_the_end_of_an_epoch_keeps_its_numbers(data, tmp_path, monkeypatch, caplog):
+    options = {"batch_size": 8, "max_tokens": None, "max_update": 16}
+    stopped(data, tmp_path, monkeypatch, 8, **options)
+    train(data, tmp_path, **options)
+    found = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
+    kinds = [(line["tag"], line["num_updates"]) for line in found if line["tag"] != "train_inner"]
+    assert kinds == [("start", 0), ("valid", 8), ("train", 8), ("valid", 16), ("train", 16)]
+    assert caplog.text.count("is done; about") == 1  # nothing is left after the second
+
+
+def test_a_start_from_a_named_checkpoint_says_how_to_resume(data, tmp_path, monkeypatch, caplog):
+    """Each start of such a command begins there, whatever a stopped one has saved."""
+    words = ["--restore-file", last(tmp_path / "a"), "--reset-optimizer", "--reset-meters"]
+    train(data, tmp_path / "a")
+    assert "starts over" not in caplog.text
+    stopped(data, tmp_path / "b", monkeypatch, 1, *words)
+    how = "run the same command without --restore-file and --reset-optimizer and --reset-meters"
+    assert f"starts over; after an interruption, {how} to resume" in caplog.text
+    assert f"stopping after update 1; {how} to resume" in caplog.text
 
 
 def test_signals_are_handled_only_while_training_and_existing_handlers_are_kept(monkeypatch, capfd):

@@ -36,6 +36,8 @@ def test_repeating_a_finished_run_changes_nothing(data, tmp_path):
     # the best score of another metric is forgotten
     assert state["extra_state"]["best"] == state["extra_state"]["val_loss"] > 5
     assert updates(state) == 3
+    # its time was used up before this start
+    assert updates(train(data, tmp_path, max_update=9, stop_time_hours=1e-6)) == 3
 
 
 @pytest.mark.parametrize(
@@ -177,8 +179,7 @@ def test_two_epochs_send_all_events_in_order_and_show_signs_of_life(data, tmp_pa
 
     phases = [phase for phase, _ in groupby(phase for phase, _ in beats if phase is not None)]
     epoch = ["training", "validating", "training", "saving", "training"]
-    between = "preparing an epoch"  # also of the epoch that is not trained any more
-    assert phases == [*epoch, between, *epoch, between, "ending"]
+    assert phases == [*epoch, "preparing an epoch", *epoch, "ending"]
     updates = [updates for _, updates in beats if updates is not None]
     assert updates == [*range(1, int(state["last_optimizer_state"]["state"][0]["step"]) + 1)]
     validation = beats[beats.index(("validating", None)) :]
@@ -198,10 +199,15 @@ def test_a_validation_within_an_epoch_does_not_end_the_epoch(data, tmp_path, tol
     assert ("after_epoch", -state["extra_state"]["val_loss"]) in told
 
 
-def test_an_optimizer_may_end_the_run(data, tmp_path, monkeypatch):
+def test_an_optimizer_may_end_the_run_and_the_last_epoch_is_saved(data, tmp_path, monkeypatch):
+    """Whatever --save-interval says; the best epoch may be the last."""
+    rarely = {"max_update": 0, "max_epoch": 3, "save_interval": 2}
+    state = train(data, tmp_path / "a", **rarely)
+    assert state["extra_state"]["train_iterator"]["epoch"] == 4
+    assert state["extra_state"]["val_loss"] == state["extra_state"]["best"]
     end = {"after_epoch": lambda self, loss: setattr(self, "over", True), "over": False}
     listen(monkeypatch, Adam, finished=property(lambda self: self.over), **end)
-    state = train(data, tmp_path, max_update=0, max_epoch=3)
+    state = train(data, tmp_path / "b", **rarely)
     assert state["extra_state"]["train_iterator"]["epoch"] == 2  # the one that would be next
 
 

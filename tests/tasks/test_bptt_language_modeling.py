@@ -114,7 +114,7 @@ def test_validation_leaves_the_training_state_alone_and_a_skipped_batch_is_an_er
     torch.testing.assert_close(total, want.loss, rtol=1e-12, atol=0)
     streams = built.task.training_streams
     # the training text can be validated on like any other
-    batches = built.batches(update_epoch_batch_itr=None, max_sentences=2)
+    batches = built.batches(update_epoch_batch_itr=None)
     assert built.task.training_streams is streams
     assert set(lengths(batches)[:-1]) == {8} and {len(b["target"]) for b in batches} == {1}
     assert sum(b["ntokens"] for b in batches) == len(built.task.dataset("train"))
@@ -138,6 +138,21 @@ def test_validation_leaves_the_training_state_alone_and_a_skipped_batch_is_an_er
 def test_iterators_that_would_lose_tokens_are_refused(options, message, stream_data):
     with pytest.raises(ValueError, match=message):
         build(stream_data).batches(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_tokens": 500}, "--max-tokens-valid 500 does not fit"),
+        ({"max_sentences": 7}, "--batch-size-valid 7: give --eval-streams 7 instead"),
+    ],
+)
+def test_options_of_batches_are_those_of_validation_there(options, message, stream_data):
+    built = build(stream_data)
+    built.batches(max_sentences=4)
+    assert len(built.batches("valid", max_sentences=4)) > 5  # as --batch-size is by default
+    with pytest.raises(UserError, match=message):
+        built.batches("valid", **options)
 
 
 def test_a_split_without_tokens_and_a_dictionary_of_another_text_are_refused(tmp_path):
