@@ -130,8 +130,13 @@ def loss_cases(
     names: list[str], changes: dict[str, Any], grid: Mapping[str, list[int]]
 ) -> dict[str, LossCase]:
     """Return checked losses, one for every combination of sizes in a grid."""
-    result = {}
-    for name, case in _cases("loss", names, changes).items():
+    from highrank_plugins.heads import head_options
+
+    result, found = {}, _cases("loss", names, changes)
+    heads = {case.head for case in found.values() if isinstance(case, LossCase)}
+    if "components" in grid and not any("components" in head_options(head) for head in heads):
+        raise CaseError(f"--components: {', '.join(sorted(heads))} has none; leave it out")
+    for name, case in found.items():
         for values in itertools.product(*grid.values()):
             sizes = dict(zip(grid, values, strict=True))
             words = "".join(f" {key}={value}" for key, value in sizes.items())
@@ -212,6 +217,7 @@ def largest_batch(
 
 def _reported(*given: Any) -> dict[str, Any]:
     """Return what `measured` finds, or raise its error's last line, which the parent can read."""
+    kind = MeasurementFailed
     with redirect_stdout(StringIO()), redirect_stderr(StringIO()) as said:
         try:
             return measured(*given)
@@ -219,8 +225,9 @@ def _reported(*given: Any) -> dict[str, Any]:
             why = said.getvalue()
         except _ERRORS as error:
             why = f"{'' if isinstance(error, UserError) else f'{type(error).__name__}: '}{error}"
-    last = why.strip().splitlines()[-1]
-    raise (OutOfMemory if "memory" in last else MeasurementFailed)(last)
+            of_torch = isinstance(error, RuntimeError) and "memory" in str(error)
+            kind = OutOfMemory if of_torch or isinstance(error, MemoryError) else kind
+    raise kind(why.strip().splitlines()[-1])
 
 
 def measured(

@@ -81,7 +81,7 @@ def estimate(
 ) -> None:
     """Estimate hours, memory and cost of whole training runs.
 
-    Example: highrank bench estimate recipes/ptb/conf/small/mos.yaml --devices 4
+    Example: highrank bench estimate recipes/wmt14_en_de/conf/small/mos.yaml --devices 4
 
     Measures one step on this machine and extrapolates.
     """

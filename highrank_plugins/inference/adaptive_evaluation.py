@@ -17,6 +17,7 @@ from highrank_plugins.analysis.predictions import perplexity_of
 from highrank_plugins.common.blocks import BlockOptions
 from highrank_plugins.common.certificate import Mass, digest_of_tokens
 from highrank_plugins.common.files import write_json
+from highrank_plugins.common.names import flag
 from highrank_plugins.common.provenance import conditions, typed_command
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.evaluation.adaptation import (
@@ -79,8 +80,9 @@ class Evaluation:
         self, checkpoint: Path, data: str, settings: AdaptiveSettings, values: Grid,
         options: BlockOptions,
     ) -> None:  # fmt: skip
-        if settings.grid_tokens is not None and not settings.grid:
-            raise ValueError("--grid-tokens has no effect without --grid; add --grid or remove it")
+        for name in () if settings.grid else ("grid_split", "grid_tokens"):
+            if getattr(settings, name) != AdaptiveSettings.model_fields[name].default:
+                raise ValueError(f"{flag(name)} has no effect without --grid; remove it")
         self.file, self.settings, self.options = checkpoint, settings, options
         self.search = (settings.grid_split, settings.grid_tokens) if settings.grid else None
         self.points = self._points(values)
@@ -276,7 +278,9 @@ class CacheEvaluator(Evaluation):
             scores = [cache.log_probs(hidden, target, log_probs, of) for cache, of in mixed]
             nll = [-float(score.double().sum()) for score in scores]
             if not all(map(math.isfinite, nll)):
-                raise FloatingPointError(f"the loss of a segment is {nll}: the model is broken")
+                raise FloatingPointError(
+                    f"the loss of a segment is {nll}: lower --theta, or the model is broken"
+                )
             for mass, score, of in zip(masses, scores, whole, strict=True) if rows else ():
                 mass.add(score[[*of]], target[[*of]], torch.stack([*of.values()]))
             pairs = [[cache.hidden, cache.words] for cache in caches]

@@ -21,6 +21,7 @@ from tqdm import tqdm
 from highrank_plugins.common.files import read_json, write_json
 from highrank_plugins.common.formatting import bar_options
 from highrank_plugins.common.names import layer_name
+from highrank_plugins.common.user_error import names_full_disk
 from highrank_plugins.inference.loading import DTYPES, LoadedModel, load_model, pick_device
 from highrank_plugins.inference.streaming_model import (
     TASK,
@@ -233,7 +234,11 @@ def _make_arrays(folder: Path, shapes: dict[str, tuple[tuple[int, ...], str]]) -
     for earlier in folder.glob("*.npy"):
         earlier.unlink()
     for name, (shape, dtype) in shapes.items():
-        np.lib.format.open_memmap(folder / f"{name}.npy", "w+", dtype=dtype, shape=shape)
+        path = folder / f"{name}.npy"
+        with names_full_disk(folder):
+            np.lib.format.open_memmap(path, "w+", dtype=dtype, shape=shape)
+            with path.open("r+b") as file:  # a full disk would end who writes into the map: SIGBUS
+                os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
 def _shapes(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,9 @@ def read_word_pairs(path: Path) -> list[WordPair]:
                 continue
             try:
                 first, second, score = line.split()
-                pairs.append(WordPair(first, second, float(score)))
+                if not math.isfinite(found := float(score)):
+                    raise ValueError
+                pairs.append(WordPair(first, second, found))
             except ValueError:
                 raise ValueError(
                     f"{path}:{number}: expected two words and a number, got {line.strip()!r}"
@@ -123,13 +126,16 @@ class WordSimilarityMeasure(base.WeightMeasure):
         found = {
             name: word_similarity(words.head.weight, rows, some) for name, some in pairs.items()
         }
-        known = ", ".join(map(repr, list(rows)[:5]))
-        unknown = {
-            name: f"no correlation; {some.missing} of {some.used + some.missing} pairs have a word "
-            f"without a vector. The dictionary has words such as {known}"
-            for name, some in found.items()
-            if some.spearman is None
-        }
+        unknown = {}
+        for name, (spearman, used, missing) in found.items():
+            if spearman is None and used > 1:
+                unknown[name] = f"no correlation; all {used} scores, or all cosines, are equal"
+            elif spearman is None:
+                known = ", ".join(map(repr, list(rows)[:5]))
+                unknown[name] = (
+                    f"no correlation; {missing} of {used + missing} pairs have a word without a "
+                    f"vector. The dictionary has words such as {known}"
+                )
         return Similarities(found, unknown)
 
     @classmethod

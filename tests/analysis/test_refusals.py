@@ -119,7 +119,9 @@ def test_bad_input_is_refused(row):
         function(*arguments)
 
 
-@pytest.mark.parametrize("line", ["car bus", "car bus tram", "car bus 1 2", "word1,word2,3", None])
+@pytest.mark.parametrize(
+    "line", ["car bus", "car bus nan", "car bus inf", "car bus 1 2", "word1,word2,3", None]
+)
 def test_a_bad_file_of_pairs_is_refused(tmp_path, line):
     path, message = tmp_path / "pairs.txt", r":2: expected two words and a number, got '"
     path.write_text("" if line is None else f"sun sunlight 50\n{line}\n")

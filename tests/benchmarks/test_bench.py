@@ -1,6 +1,7 @@
 """`highrank bench` on small sizes, end to end."""
 
 import csv
+import inspect
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,6 +16,7 @@ from highrank_plugins.benchmarks.implementations import loss_step
 from highrank_plugins.benchmarks.models import parameters
 from highrank_plugins.benchmarks.rows import Row, write_csv
 from highrank_plugins.benchmarks.run import MeasurementFailed, measure
+from highrank_plugins.cli import bench as bench_commands
 from highrank_plugins.common.provenance import revision
 from highrank_plugins.heads import Head
 from highrank_plugins.training.configuration import load
@@ -51,6 +53,7 @@ def test_a_loss_is_timed_and_written_to_csv(tmp_path):
     (["loss", "--preset", "mos_ptbb"], "did you mean 'mos_ptb'"),
     (["loss", "--impl", "fusde", "--preset", "softmax_ptb"], "did you mean 'fused'"),
     (["loss", "--tokens", "many"], "--tokens many"),
+    (["loss", "--preset", "softmax_ptb", "--components", "2,4"], "--components: softmax has none"),
     (["loss", "--tokens", "0"], "--tokens must be at least 1"),
     (["loss", "--classes", "2000", "--preset", "techniques"], "must be at least 10000, S of"),
     (["loss", "--dtype", "float23"], "did you mean 'float32'"),
@@ -161,6 +164,11 @@ def test_a_run_is_read_from_its_configuration(conf, changes, devices, expected):
     if "yang" in conf:
         assert (ours.updates, ours.case.classes) == (300_000, 32_000)
         assert ours.arch == "transformer_mixtape_wmt_en_de_big"
+
+
+def test_the_example_of_the_help_can_be_estimated():
+    example = inspect.getdoc(bench_commands.estimate).partition("bench estimate recipes/")[2]
+    assert training(example.split()[0]).updates == 4000
 
 
 def test_parameters_hours_and_costs_are_estimated():

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -60,6 +61,15 @@ def test_the_baseline_is_compared_per_token_and_failures_are_told_in_a_line(monk
         run.measure("train", CASE, f"{SOFTMAX} --head-components 3", 1, 0)
     with pytest.raises(OutOfMemory, match=r"^RuntimeError: .*memory"):
         run.measure("loss", replace(LOSS, tokens=10**12), "naive", 1, 0)
+    for error, kind in (
+        (MemoryError("std::bad_alloc"), OutOfMemory),
+        (ValueError("no layer memory_bank"), MeasurementFailed),
+    ):
+        measured = Mock(side_effect=error)
+        with monkeypatch.context() as patch, pytest.raises(MeasurementFailed) as raised:
+            patch.setattr(run, "measured", measured)
+            run._reported()
+        assert raised.type is kind
     case = replace(CASE, sentences=6)
     nine, two = [Timing(9.0, 8.0)], [Timing(2.0, 1.0)]
     monkeypatch.setattr(measuring, "alternate", lambda *_: [nine, two])

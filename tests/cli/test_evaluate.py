@@ -164,6 +164,7 @@ def test_a_diverging_point_does_not_end_the_search(call, tmp_path):
         ("dynamic", [*STEP, "--split", "nothing"], "split 'nothing' is missing"),
         ("dynamic", [*STEP, "--train-batch-size", "100000"], "cannot fill 100000 streams"),
         ("dynamic", [*STEP, "--grid-tokens", "5"], "--grid-tokens has no effect without --grid"),
+        ("dynamic", [*STEP, "--grid-split", "test"], "--grid-split has no effect without --grid"),
         ("cache", [*CACHE, "--lambda", "1"], "--lambda must lie in [0, 1), got 1.0"),
         ("cache", [*CACHE, "--window", "0"], "--window must be at least 1, got 0"),
         ("cache", [*CACHE, "--window", "2.5"], "--window 2.5: expected whole numbers"),

@@ -1,5 +1,6 @@
 """Any checkpoint along a text: what stock fairseq computes, every token once; kept in files."""
 
+import errno
 import json
 import os
 import subprocess
@@ -205,6 +206,18 @@ def test_nan_leaves_an_unfinished_collection_that_starts_again(collector, tmp_pa
         assert write_collection(collector(), folder, ["targets"])["rows"] == 60
     assert [*read_collection(folder)] == ["targets"]
     assert not (folder / "log_probs.npy").exists() and not (tmp_path / "c.part").exists()
+
+
+def test_a_full_disk_is_named_before_anything_is_computed(collector, tmp_path, monkeypatch):
+    """A process that writes into a map on a full disk is killed by SIGBUS, without a word."""
+
+    def full(file, start, length):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr(Collector, "blocks", None)
+    with pytest.raises(OSError, match=r"the disk is full: .*Free some space.*c\.part"):
+        write_collection(collector(), tmp_path / "c", ["targets"])
 
 
 def test_other_quantities_and_folders_are_refused(collector, tmp_path):

@@ -104,7 +104,7 @@ def test_no_tensor_holds_a_vector_for_each_pair_of_positions():
 
 
 def test_tables_start_glorot_uniform_and_sizes_that_do_not_fit_are_refused():
-    layer = RelativeAttention(64, 16)
+    layer = RelativeAttention(64)  # the papers clip at 16
     bound = math.sqrt(6 / (33 + 64))
     for table in (layer.key_table, layer.value_table):
         assert table.shape == (33, 64)
