@@ -11,6 +11,7 @@ from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data import own_text
 from highrank_plugins.data.own_files import TextCounts, choose_size
 from highrank_plugins.data.own_text import OwnText, part_of
+from tests.cli import highrank, refused
 from tests.recipes.running import RECIPES
 
 PAIR = ("cs", "en")
@@ -54,6 +55,19 @@ def test_given_parts_stay_as_they_are_and_training_text_is_cleaned(tmp_path):
     assert counts["left out"] == {
         "repeated": {"sentences": 1, "words": 5}, "empty": {"sentences": 1, "words": 0}
     }  # fmt: skip
+
+
+def test_the_command_writes_a_new_folder_and_never_over_the_text_that_it_reads(tmp_path):
+    data, before = write_parts(tmp_path / "mine"), lines(1200, "slovo")
+    (table,) = [path for path in TABLES if path.name == "sizes.yaml"]
+    own = ("data", "own-text", data, "--source", "cs", "--target", "en", "--sizes", table)
+    refused(f"{data} exists already: name another folder", *own, "--output", data)
+    assert (data / "train.cs").read_text() == before
+    # after all has been written
+    refused("--size tinny: expected auto", *own, "--output", tmp_path / "out", "--size", "tinny")
+    assert not (tmp_path / "out").exists()
+    assert "max_update=800\n" in highrank(*own, "--output", tmp_path / "out").stdout
+    assert (tmp_path / "out" / "train.cs").read_text() == before
 
 
 @pytest.mark.parametrize("name", ["", "corpus"])
