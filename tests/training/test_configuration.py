@@ -73,7 +73,12 @@ DECAY, PAIR = "lr_scheduler=polynomial_decay", ["source_lang=en", "target_lang=d
     [
         ([DECAY, "max_update=9"], "train", {"total_num_update": 9}),
         ([DECAY, "max_update=9"], "finetune", {"total_num_update": 9}),
+        ([DECAY, "max_update=9", "finetune.max_update=3"], "finetune", {"total_num_update": 3}),
+        ([f"finetune.{DECAY}", "max_update=9"], "finetune", {"total_num_update": 9}),
+        ([DECAY, "max_update=9", "finetune.lr=1"], "finetune", {"total_num_update": 9, "lr": 1}),
         ([DECAY, "max_update=9", "total_num_update=5"], "train", {"total_num_update": 5}),
+        ([DECAY, "total_num_update=5", "finetune.max_update=9"], "finetune",
+         {"total_num_update": 5}),
         ([DECAY], "train", {"total_num_update": None}),
         (["lr_scheduler=inverse_sqrt", "max_update=9"], "train", {"total_num_update": None}),
         # translations are joined as the text was split
