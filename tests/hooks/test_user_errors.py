@@ -160,7 +160,7 @@ def test_no_option_of_fairseq_takes_a_number_that_is_not_finite():
         ("--batch-size 0", "--batch-size and --batch-size-valid must be at least 1, got 0"),
         ("--max-tokens-valid -3", "--max-tokens-valid must be at least 1, got -3"),
         ("--update-freq 2,0", "--update-freq must be at least 1, got 0"),
-        ("--seed -1", "--seed must lie in [0, 4.29497e+09], got -1"),
+        ("--seed -1", "--seed must lie in [0, 4294967295], got -1"),
         ("--num-workers -2", "--num-workers must lie in [0, 1024], got -2"),
         ("--ema-decay 1.5", "--ema-decay must lie in [0, 1], got 1.5"),
         ("--distributed-rank 1", "--distributed-rank must lie in [0, 1), got 1"),
