@@ -106,14 +106,18 @@ class Configuration(BlockOptions):
 
     @model_validator(mode="after")
     def _keeps_enough_checkpoints(self) -> "Configuration":
-        by_updates = self._number("save_interval_updates", 0) > 0
-        option = "keep_interval_updates" if by_updates else "keep_last_epochs"
-        kept = self._number(option, -1)
-        if 0 <= kept < self.average.last:
-            raise ValueError(
-                f"average.last is {self.average.last}, but train.{option} is {kept}; keep at "
-                "least as many checkpoints as are averaged"
-            )
+        if self._number("save_interval_updates", 0) > 0:
+            kept = {"keep_interval_updates": self._number("keep_interval_updates", -1)}
+        else:
+            kept = {"keep_last_epochs": self._number("keep_last_epochs", -1)}
+            kept["max_epoch"] = self._number("max_epoch", 0) or -1
+            kept["no_epoch_checkpoints"] = 1 if self.train.get("no_epoch_checkpoints") else -1
+        for option, number in kept.items():
+            if 0 <= number < self.average.last:
+                raise ValueError(
+                    f"average.last is {self.average.last}, but train.{option} is "
+                    f"{self.train[option]}; keep at least as many checkpoints as are averaged"
+                )
         return self
 
     def _number(self, name: str, default: int) -> int:
