@@ -119,7 +119,13 @@ OF_WORDS = {"endings": ("cs",), "words": True, "overlap": "keep"}
     ("file", "content", "choices", "message"),
     [
         ("train.en", None, {}, "train.en missing; the folder has dev.cs"),
-        ("test.cs", lines(49, "slovo") + "\n", {}, "test.cs:50: empty line; remove it and its par"),
+        (
+            "test.cs",
+            lines(49, "slovo") + "\n",
+            {},
+            "test.cs:50: empty line; remove it and its partner",
+        ),
+        ("test.cs", lines(49, "slovo") + "\n", OF_WORDS, "test.cs:50: empty line; remove it"),
         ("test.cs", "a " * 1001 + "\n" * 50, {}, "test.cs:1: more than 1000 words; split the line"),
         ("test.cs", lines(50, "slovo", 10), {}, "50 lines of test and 0 of valid are in the trai"),
         ("test.en", "これは長い日本語の文です\n" * 50, {}, "--bleu-tokens char"),
@@ -151,6 +157,7 @@ def test_bad_text_is_refused_in_one_line_with_the_remedy(tmp_path, file, content
     with pytest.raises(UserError) as error:
         take(data, **choices)
     assert message in str(error.value) and "\n" not in str(error.value)
+    assert ("and its partner" in str(error.value)) == ("and its partner" in message)
 
 
 def test_a_handful_of_held_out_lines_is_refused_and_a_few_are_called_so(tmp_path):
