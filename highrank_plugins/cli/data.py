@@ -1,5 +1,6 @@
 """Provide `highrank data …`: from published files to binarised text."""
 
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -153,7 +154,7 @@ def own_text(
     target: str | None = option(None, "Language to translate to, the ending of its files."),
     sizes: Path = option(..., "A recipe's sizes.yaml."),
     size: str = option("auto", "Size of sizes.yaml, or auto: by lines and pieces."),
-    output: Path | None = option(None, "Folder for {train,valid,test} (default: only check)."),
+    output: Path | None = option(None, "New folder for {train,valid,test} (default: only check)."),
     units: Literal["words", "pieces"] = option("pieces", "What a language model predicts."),
     order: Literal["lines", "stream"] = option("lines", "Split by a hash of lines, or by place."),
     overlap: Literal["refuse", "drop", "keep"] = option(
@@ -173,14 +174,15 @@ def own_text(
     endings = (source, target) if source and target else ("txt",)
     own = OwnText(text, endings, order == "stream", overlap, limit, units == "words", bleu_tokens)
     say = partial(typer.echo, err=True)
-    for line in own.take(output):
-        if output is None:  # else it has been said
-            say(line)
-    chosen, why, settings = choose_size(sizes, own.counts, size, units)
-    words = settings.pop("words", None)
-    if output and units == "words":
-        for line in own.replace_rare(output, **words):
-            say(line)
+    with nullcontext() if output is None else new_folder(output) as new:
+        for line in own.take(new):
+            if new is None:  # else it has been said
+                say(line)
+        chosen, why, settings = choose_size(sizes, own.counts, size, units)
+        words = settings.pop("words", None)
+        if new and units == "words":
+            for line in own.replace_rare(new, **words):
+                say(line)
     said = {name.removeprefix("data."): value for name, value in settings.items()}
     if output is None:
         say(f"size {chosen} ({why}): {', '.join(f'{n} {v}' for n, v in said.items())}")

@@ -214,9 +214,12 @@ def _parse(path: Path) -> Tree:
 def _plain(
     loader: _Loader, node: yaml.Node, file: Path, path: KeyPath, places: dict[KeyPath, str]
 ) -> Any:
+    if isinstance(node, yaml.SequenceNode):
+        parts = enumerate(node.value)
+        return [_plain(loader, part, file, (*path, str(n)), places) for n, part in parts]
     if not isinstance(node, yaml.MappingNode):
         try:
-            return loader.construct_object(node, deep=True)
+            return loader.construct_object(node)
         except ValueError as error:
             place = f"{file}:{node.start_mark.line + 1}"
             raise ConfigurationError(f"{place}: not a value: {error}") from None

@@ -90,9 +90,10 @@ def write_text(path: Path, text: str) -> None:
 def write_whole(path: str | Path, write: Callable[[Any], object]) -> None:
     """Call `write(file)`; `path` holds all of it afterwards, or what it held before."""
     target = os.path.abspath(path)
-    if os.path.exists(target) and not os.path.isfile(target):  # /dev/null, for example
-        with open(target, "wb") as device:
-            write(device)
+    is_stream = os.path.dirname(target) in ("/dev", "/dev/fd")  # also of a file: /dev/stdout
+    if is_stream or (os.path.exists(target) and not os.path.isfile(target)):
+        with _opened_stream(target) as stream:
+            write(stream)
         return
     with _placed(target) as part:
         if os.path.islink(part):
@@ -105,6 +106,18 @@ def write_whole(path: str | Path, write: Callable[[Any], object]) -> None:
                 found = zlib.crc32(block, found)
         if found != checksum:
             raise OSError(errno.EIO, "the disk does not hold the written data")
+
+
+def _opened_stream(path: str) -> IO[bytes]:
+    """Open a device or a pipe to write, but not a pipe whose reader would be waited for."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        raise UserError(f"{path} is a pipe that nobody reads: remove it, or read it") from None
+    os.set_blocking(handle, True)
+    return open(handle, "wb")
 
 
 @contextmanager
@@ -232,7 +245,7 @@ def check_sum(path: Path, expected: str, algorithm: str = "sha256") -> None:
 def read_ledger(ledger: Path) -> dict[str, str]:
     """Return checksums by name, none if the ledger, which `sha256sum` could write, is missing."""
     require_regular(ledger)
-    sums, text = {}, ledger.read_text(encoding="utf-8") if ledger.exists() else ""
+    sums, text = {}, ledger.read_text("utf-8", "replace") if ledger.exists() else ""
     for number, line in enumerate(text.splitlines(), 1):
         if not (match := re.fullmatch(r"([0-9a-f]{64})  (.+)", line)):
             raise ChecksumError(

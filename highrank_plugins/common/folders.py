@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from highrank_plugins.common.files import flush, open_own
+from highrank_plugins.common.files import flush, open_own, require_regular
 from highrank_plugins.common.user_error import UserError, names_full_disk
 
 logger = logging.getLogger(__name__)
@@ -80,6 +80,8 @@ def locked(folder: str | os.PathLike[str]) -> Iterator[bool]:
 
     Remove what a killed save has left there.
     """
+    for checkpoint in Path(folder).glob("checkpoint*.pt"):  # in whose place ours would come
+        require_regular(checkpoint)
     lock = Path(folder) / "training.lock"
     is_new = not lock.exists()
     with held(lock, f"--save-dir {folder}", "training run") as is_locked:

@@ -24,7 +24,7 @@ def short(value: float) -> str:
     if abs(value) >= 1e6 or abs(value) < 1e-3:
         mantissa, exponent = f"{value:.1e}".split("e")
         return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
-    if abs(value) >= 1000:
+    if abs(value) >= 999.5:
         return f"{value:,.0f}"
     return f"{value:.3g}"
 

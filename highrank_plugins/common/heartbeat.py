@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from highrank_plugins.common.stop_request import launchers_folder
+from highrank_plugins.common.user_error import UserError
 
 TIMEOUT = "HIGHRANK_STALL_TIMEOUT"  # seconds; 0 switches the guard off
 # loading data and the first update, a new epoch's batches, and a checkpoint take longer than an
@@ -93,7 +94,10 @@ def guard(rank: int) -> None:
     """Watch this process from here on, unless it is watched already or `TIMEOUT` is 0."""
     global _guard
     faulthandler.enable(_STDERR)
-    timeout = float(os.environ.get(TIMEOUT, 600))
+    given = os.environ.get(TIMEOUT, "600")
+    if not re.fullmatch(r"\d+(\.\d+)?", given):
+        raise UserError(f"{TIMEOUT}={given}: expected a number of seconds; 0 watches nothing")
+    timeout = float(given)
     if _guard is None and timeout > 0:
         if folder := launchers_folder():
             for before_restart in Path(folder).glob(f"stall-*-{rank}"):

@@ -31,10 +31,10 @@ class Range(NamedTuple):
             return None
         if math.isinf(self.high):
             bound = "greater than" if self.above_low else "at least"
-            return f"must be {bound} {self.low:g}, got {value:g}"
+            return f"must be {bound} {self.low:g}, got {value:.10g}"
         brackets = "([" [not self.above_low], ")]"[not self.below_high]  # fmt: skip
-        interval = f"{brackets[0]}{self.low:g}, {self.high:g}{brackets[1]}"
-        return f"must lie in {interval}, got {value:g}"
+        interval = f"{brackets[0]}{self.low:g}, {self.high:.10g}{brackets[1]}"
+        return f"must lie in {interval}, got {value:.10g}"
 
 
 # −1 stands for "off" or "as another option says" where fairseq uses it so

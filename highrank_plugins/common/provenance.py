@@ -35,19 +35,22 @@ def versions() -> dict[str, str]:
 
 
 def git_state() -> dict[str, Any] | None:
-    """Return the revision of the clone and whether its files differ; None outside of a clone."""
+    """Return the revision of the clone and whether its files differ; None if git cannot say it."""
     root = Path(highrank_plugins.__file__).parents[1]
     if not (root / ".git").exists():
         return None
-    revision = _git(root, "rev-parse", "--verify", "--quiet", "HEAD")
-    # files that git does not track do not change a result
-    changes = _git(root, "status", "--porcelain", "--untracked-files=no")
-    return {"revision": revision or None, "modified": bool(changes)}
+    try:
+        revision = _git(root, "rev-parse", "--verify", "HEAD")
+        # files that git does not track do not change a result
+        changes = _git(root, "status", "--porcelain", "--untracked-files=no")
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        return None  # no git here, or it does not read the clone of another user
+    return {"revision": revision, "modified": bool(changes)}
 
 
 def _git(root: Path, *arguments: str) -> str:
     command = ["git", "-C", str(root), *arguments]
-    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def hardware() -> dict[str, Any]:

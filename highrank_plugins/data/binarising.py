@@ -17,6 +17,7 @@ from highrank_plugins.common.text_lines import (
     check_texts,
     read_text,
 )
+from highrank_plugins.common.user_error import UserError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -69,8 +70,15 @@ def binarise(
             work, total = partial(_number, dictionary), -(-lines[part] // BATCH)
             done = ordered_map(work, batches(read_text(text), BATCH), processes)
             shown = tqdm(done, text.name, total, unit="batch", **bar_options())
-            found = _write(folder / prefixes[part, language], shown, len(_words(dictionary)))
-            yield report(text.name, *found)
+            number, tokens, unknown = _write(
+                folder / prefixes[part, language], shown, len(_words(dictionary))
+            )
+            if 2 * unknown > (words := tokens - number):
+                raise UserError(
+                    f"{text}: {unknown:,} of {words:,} words are unknown, so no score of this text "
+                    "would mean anything; give text in the language and pieces of the training text"
+                )
+            yield report(text.name, number, tokens, unknown)
     write_sums(folder)
 
 

@@ -58,6 +58,7 @@ def fetch(
     default `LEDGER` beside it, records an unpublished checksum, and is compared with it later.
     """
     ledger = ledger or output.with_name(LEDGER)
+    files.require_regular(output)
     there = is_whole = output.exists()
     path = output if there else output.with_name(f"{output.name}.part")
     published = {name: value for name, value in (("sha256", sha256), ("md5", md5)) if value}

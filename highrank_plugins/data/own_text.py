@@ -161,7 +161,8 @@ class OwnText:
         key, is_held_out = digest(pair[0]), given and part != "train"
         why, problem, remedy, side = "", "", "", 0
         if not all(pair):
-            why, problem, remedy = "empty", "empty line", "remove it and its partner"
+            why, problem = "empty", "empty line"
+            remedy = "remove it" + " and its partner" * (len(pair) > 1)
             side = pair.index("")
         elif max(line.count(" ") for line in pair) >= MAX_WORDS:
             problem, remedy = f"more than {MAX_WORDS} words", "split the line"

@@ -66,7 +66,7 @@ class Rules(BlockOptions):
 
     max_words: int = option(250, "Drop sentence pairs with more words on a side.", ge=1)
     max_ratio: float = option(9.0, "Drop sentence pairs whose length ratio exceeds this.", ge=1)
-    limit: int | None = option(None, "Read only the first N sentence pairs.", ge=1)
+    limit: int | None = option(None, "Stop after N kept sentence pairs.", ge=1)
 
 
 class Cleaner:

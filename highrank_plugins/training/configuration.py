@@ -51,6 +51,14 @@ _UP_TO_TRAINING = ("data", "corpus", "clean", "launch", "train", "finetune")
 Options = Annotated[dict[str, Scalar], Field(default_factory=dict)]
 
 
+def _ended(block: dict[str, Any], inherited: dict[str, Any]) -> dict[str, Any]:
+    """Return a block of training whose polynomial decay ends at the last update."""
+    whole = inherited | block
+    is_open = whole.get("lr_scheduler") == "polynomial_decay" and "total_num_update" not in whole
+    last = whole.get("max_update") if is_open else None
+    return block if last is None else {"total_num_update": last} | block
+
+
 class Configuration(BlockOptions):
     """Hold a training run and what follows it: a text of pieces has `data`, one of words `corpus`.
 
@@ -79,10 +87,11 @@ class Configuration(BlockOptions):
         A polynomial decay ends at the last update, unless `total_num_update` says otherwise.
         """
         block, names = ("generate", _FACTS[1:]) if "data" in values else ("evaluate", ("task",))
-        train, own = values.get("train"), values.get(block, {})
-        if isinstance(train, dict) and train.get("lr_scheduler") == "polynomial_decay":
-            last = {"total_num_update": train["max_update"]} if "max_update" in train else {}
-            values = {**values, "train": (train := last | train)}
+        train, own, finetune = (values.get(name, {}) for name in ("train", block, "finetune"))
+        if "train" in values and isinstance(train, dict) and isinstance(finetune, dict):
+            if {"max_update", "lr_scheduler"} & finetune.keys():  # else it inherits the end, too
+                values = {**values, "finetune": _ended(finetune, train)}
+            values = {**values, "train": _ended(train, {})}
         if isinstance(train, dict) and isinstance(own, dict):
             values = {**values, block: {n: train[n] for n in names if n in train} | own}
         return values
@@ -97,14 +106,18 @@ class Configuration(BlockOptions):
 
     @model_validator(mode="after")
     def _keeps_enough_checkpoints(self) -> "Configuration":
-        by_updates = self._number("save_interval_updates", 0) > 0
-        option = "keep_interval_updates" if by_updates else "keep_last_epochs"
-        kept = self._number(option, -1)
-        if 0 <= kept < self.average.last:
-            raise ValueError(
-                f"average.last is {self.average.last}, but train.{option} is {kept}; keep at "
-                "least as many checkpoints as are averaged"
-            )
+        if self._number("save_interval_updates", 0) > 0:
+            kept = {"keep_interval_updates": self._number("keep_interval_updates", -1)}
+        else:
+            kept = {"keep_last_epochs": self._number("keep_last_epochs", -1)}
+            kept["max_epoch"] = self._number("max_epoch", 0) or -1
+            kept["no_epoch_checkpoints"] = 1 if self.train.get("no_epoch_checkpoints") else -1
+        for option, number in kept.items():
+            if 0 <= number < self.average.last:
+                raise ValueError(
+                    f"average.last is {self.average.last}, but train.{option} is "
+                    f"{self.train[option]}; keep at least as many checkpoints as are averaged"
+                )
         return self
 
     def _number(self, name: str, default: int) -> int:

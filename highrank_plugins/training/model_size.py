@@ -234,8 +234,11 @@ def _closest(
         return excess_of({**values, **scaled(units)})
 
     low, high = 0, max(1, round(values[names[0]] / multiple))
-    while excess(high) < 0:
-        low, high = high, 2 * high
+    found = excess(high)
+    while found < 0:
+        low, high, before = high, 2 * high, found
+        if (found := excess(high)) <= before:
+            raise ValueError(f"the cost does not rise with {', '.join(names)}: free other options")
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if excess(middle) >= 0 else (middle, high)

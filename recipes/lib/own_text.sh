@@ -52,7 +52,8 @@ take_own_text() {
     local files
     mapfile -t files < <(files_of_text)
     need_space "$(($(bytes_of "${files[@]}") * 4))"
-    run highrank data own-text "$data" "${own_text_flags[@]}" --output "$out" >"$out/settings.txt"
+    run highrank data own-text "$data" "${own_text_flags[@]}" --output "$out" >"$out/.settings"
+    mv -- "$out/.settings" "$out/settings.txt"
 }
 
 # files_of_text: print the files that the text is in.

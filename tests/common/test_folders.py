@@ -40,6 +40,21 @@ def test_no_link_is_followed_and_no_pipe_or_device_read(tmp_path):
     assert ours.read_text() == before and table.read_text() == "table" and not table.is_symlink()
 
 
+def test_a_stream_is_written_as_it_is_and_a_pipe_that_nobody_reads_is_refused(tmp_path):
+    os.mkfifo(pipe := tmp_path / "checkpoint_best.pt")
+    with pytest.raises(UserError, match=r"checkpoint_best\.pt is a pipe that nobody reads: remove"):
+        write_text(pipe, "text")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_text(pipe, "text")
+    assert os.read(reader, 9) == b"text"
+    os.close(reader)
+    write_text(Path("/dev/null"), "text")
+    with (tmp_path / "log").open("a") as log:
+        print("before", file=log, flush=True)
+        write_text(Path(f"/dev/fd/{log.fileno()}"), "as of --output /dev/stdout >>log")
+    assert (tmp_path / "log").read_text() == "before\nas of --output /dev/stdout >>log"
+
+
 def test_a_new_folder_appears_when_all_is_written_and_flushed(tmp_path, monkeypatch):
     flushed, target = {}, tmp_path / "new"
     monkeypatch.setattr(folders, "flush", lambda path: flushed.update({path: target.exists()}))

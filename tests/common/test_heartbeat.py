@@ -10,6 +10,7 @@ import time
 import pytest
 
 from highrank_plugins.common import heartbeat
+from highrank_plugins.common.user_error import UserError
 
 RANK = """
 import os, sys, time
@@ -105,6 +106,10 @@ def test_a_process_is_watched_once_unless_the_limit_is_0(monkeypatch, tmp_path):
         (tmp_path / f"stall-000000000007-{number}").write_text("before a restart")
     heartbeat.guard(1)
     assert started == []
+    for wrong in ("10m", "nan", "-1", ""):
+        monkeypatch.setenv(heartbeat.TIMEOUT, wrong)
+        with pytest.raises(UserError, match=f"HIGHRANK_STALL_TIMEOUT={wrong}: expected a number"):
+            heartbeat.guard(1)
     monkeypatch.delenv(heartbeat.TIMEOUT)
     heartbeat.guard(1)
     heartbeat.guard(1)

@@ -72,8 +72,8 @@ def test_options_that_cannot_be_meant_are_refused(given, message):
 
 
 def test_numbers_are_shortened_for_people_and_a_cell_cannot_break_its_table():
-    shown = [0, 0.25, 12.345, 1234.5, 3e-7, 2.51e-5, 1e6, math.inf, -math.inf, math.nan]
-    wanted = ["0", "0.25", "12.3", "1,234", "3e-7", "2.5e-5", "1e6", "∞", "−∞", "–"]
+    shown = [0, 0.25, 12.345, 999.6, 1234.5, 3e-7, 2.51e-5, 1e6, math.inf, -math.inf, math.nan]
+    wanted = ["0", "0.25", "12.3", "1,000", "1,234", "3e-7", "2.5e-5", "1e6", "∞", "−∞", "–"]
     assert list(map(short, shown)) == wanted
     assert percent(0.1234) == "12.3\u00a0%"
     cells = {

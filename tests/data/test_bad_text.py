@@ -135,6 +135,21 @@ def test_an_earlier_result_is_neither_replaced_nor_mixed(folder):
     assert [path.name for path in (folder / "out").iterdir()] == ["valid.fr"]
 
 
+@pytest.mark.parametrize("languages", ["de", "en,de"])
+def test_a_text_whose_words_the_training_text_lacks_is_not_binarised(folder, languages):
+    (folder / "text" / "test.de").write_bytes(b"one small Katze\n" * len(SENTENCES))
+    words = [folder / "text", folder / "out", "--languages", languages, "--processes", 1]
+    assert (
+        "test.de: 9 lines, 36 tokens with </s>, 25.00% unk"
+        in highrank("data", "binarise", *words).output
+    )
+    (folder / "text" / "test.de").write_bytes(b"eine kleine cat\n" * len(SENTENCES))
+    words[1] = folder / "other"
+    done = highrank("data", "binarise", *words)
+    assert done.exit_code == 2 and not words[1].exists()
+    assert re.search(r"text/test\.de: 18 of 27 words are unknown, so no score of", done.stderr)
+
+
 def test_good_text_is_counted_plain_and_packed_and_a_damaged_or_missing_file_named(folder):
     """The last line feed may be missing; a byte order mark within a line is a character."""
     plain, other = folder / "text" / "valid.en", folder / "text" / "valid.de"

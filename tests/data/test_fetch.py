@@ -249,8 +249,12 @@ def test_the_ledger_records_the_first_checksum_and_compares_later(server, output
     with pytest.raises(ChecksumError, match=known):
         fetch(server.url, output, ledger=ledger)
     assert not output.exists()
-    ledger.write_text(f"{SUM}  a\nnonsense\n")
-    with pytest.raises(ChecksumError, match=r"checksums.txt:2: expected a sha256"):
+    for nonsense in (b"nonsense\n", b"\xff\n"):
+        ledger.write_bytes(f"{SUM}  a\n".encode() + nonsense)
+        with pytest.raises(ChecksumError, match=r"checksums.txt:2: expected a sha256"):
+            fetch(server.url, output, ledger=ledger)
+    os.mkfifo(output)
+    with pytest.raises(UserError, match=r"file\.bin is a pipe or a device; a file is needed here"):
         fetch(server.url, output, ledger=ledger)
 
 

@@ -11,6 +11,7 @@ from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data import own_text
 from highrank_plugins.data.own_files import TextCounts, choose_size
 from highrank_plugins.data.own_text import OwnText, part_of
+from tests.cli import highrank, refused
 from tests.recipes.running import RECIPES
 
 PAIR = ("cs", "en")
@@ -54,6 +55,19 @@ def test_given_parts_stay_as_they_are_and_training_text_is_cleaned(tmp_path):
     assert counts["left out"] == {
         "repeated": {"sentences": 1, "words": 5}, "empty": {"sentences": 1, "words": 0}
     }  # fmt: skip
+
+
+def test_the_command_writes_a_new_folder_and_never_over_the_text_that_it_reads(tmp_path):
+    data, before = write_parts(tmp_path / "mine"), lines(1200, "slovo")
+    (table,) = [path for path in TABLES if path.name == "sizes.yaml"]
+    own = ("data", "own-text", data, "--source", "cs", "--target", "en", "--sizes", table)
+    refused(f"{data} exists already: name another folder", *own, "--output", data)
+    assert (data / "train.cs").read_text() == before
+    # after all has been written
+    refused("--size tinny: expected auto", *own, "--output", tmp_path / "out", "--size", "tinny")
+    assert not (tmp_path / "out").exists()
+    assert "max_update=800\n" in highrank(*own, "--output", tmp_path / "out").stdout
+    assert (tmp_path / "out" / "train.cs").read_text() == before
 
 
 @pytest.mark.parametrize("name", ["", "corpus"])
@@ -105,7 +119,13 @@ OF_WORDS = {"endings": ("cs",), "words": True, "overlap": "keep"}
     ("file", "content", "choices", "message"),
     [
         ("train.en", None, {}, "train.en missing; the folder has dev.cs"),
-        ("test.cs", lines(49, "slovo") + "\n", {}, "test.cs:50: empty line; remove it and its par"),
+        (
+            "test.cs",
+            lines(49, "slovo") + "\n",
+            {},
+            "test.cs:50: empty line; remove it and its partner",
+        ),
+        ("test.cs", lines(49, "slovo") + "\n", OF_WORDS, "test.cs:50: empty line; remove it"),
         ("test.cs", "a " * 1001 + "\n" * 50, {}, "test.cs:1: more than 1000 words; split the line"),
         ("test.cs", lines(50, "slovo", 10), {}, "50 lines of test and 0 of valid are in the trai"),
         ("test.en", "これは長い日本語の文です\n" * 50, {}, "--bleu-tokens char"),
@@ -137,6 +157,7 @@ def test_bad_text_is_refused_in_one_line_with_the_remedy(tmp_path, file, content
     with pytest.raises(UserError) as error:
         take(data, **choices)
     assert message in str(error.value) and "\n" not in str(error.value)
+    assert ("and its partner" in str(error.value)) == ("and its partner" in message)
 
 
 def test_a_handful_of_held_out_lines_is_refused_and_a_few_are_called_so(tmp_path):

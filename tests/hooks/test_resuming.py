@@ -65,7 +65,10 @@ def test_a_refused_run_leaves_a_folder_as_it_was(data, tmp_path):
         with pytest.raises(UserError, match=f"training.lock {linked}"):
             train(data, tmp_path)
         lock.unlink()
-    assert victim.read_text() == "precious"
+    os.mkfifo(best := tmp_path / "checkpoint_best.pt")  # which a save would wait for
+    with pytest.raises(UserError, match="checkpoint_best.pt is a pipe or a device; a file is need"):
+        train(data, tmp_path)
+    assert victim.read_text() == "precious" and {*tmp_path.iterdir()} == {victim, best}
 
 
 def test_a_removed_lock_file_is_created_again(tmp_path, monkeypatch):

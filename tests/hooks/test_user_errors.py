@@ -163,7 +163,7 @@ def test_no_option_of_fairseq_takes_a_number_that_is_not_finite():
         ("--criterion highrank_cross_entropy --ignore-prefix-size -1",
          "--ignore-prefix-size must be at least 0, got -1"),
         ("--task bptt_language_modeling --streams 0", "--streams must be at least 1, got 0"),
-        ("--seed -1", "--seed must lie in [0, 4.29497e+09], got -1"),
+        ("--seed -1", "--seed must lie in [0, 4294967295], got -1"),
         ("--num-workers -2", "--num-workers must lie in [0, 1024], got -2"),
         ("--ema-decay 1.5", "--ema-decay must lie in [0, 1], got 1.5"),
         ("--distributed-rank 1", "--distributed-rank must lie in [0, 1), got 1"),

@@ -83,6 +83,10 @@ def test_only_changes_to_tracked_files_make_a_clone_modified(tmp_path, monkeypat
     assert git_state()["modified"] is False
     known.write_text("changed")
     assert git_state()["modified"] is True
+    (tmp_path / ".git" / "HEAD").write_text("damaged")  # as a clone of another user is read
+    assert git_state() is None
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert git_state() is None
 
 
 SIZES = {"parameters": 12345, "updates_per_epoch": 100}

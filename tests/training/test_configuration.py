@@ -73,7 +73,12 @@ DECAY, PAIR = "lr_scheduler=polynomial_decay", ["source_lang=en", "target_lang=d
     [
         ([DECAY, "max_update=9"], "train", {"total_num_update": 9}),
         ([DECAY, "max_update=9"], "finetune", {"total_num_update": 9}),
+        ([DECAY, "max_update=9", "finetune.max_update=3"], "finetune", {"total_num_update": 3}),
+        ([f"finetune.{DECAY}", "max_update=9"], "finetune", {"total_num_update": 9}),
+        ([DECAY, "max_update=9", "finetune.lr=1"], "finetune", {"total_num_update": 9, "lr": 1}),
         ([DECAY, "max_update=9", "total_num_update=5"], "train", {"total_num_update": 5}),
+        ([DECAY, "total_num_update=5", "finetune.max_update=9"], "finetune",
+         {"total_num_update": 5}),
         ([DECAY], "train", {"total_num_update": None}),
         (["lr_scheduler=inverse_sqrt", "max_update=9"], "train", {"total_num_update": None}),
         # translations are joined as the text was split
@@ -135,7 +140,11 @@ def test_a_wrong_override_is_refused_in_one_line(write, overrides, message):
           for name in ("vocab_size", "max_train_lines", "workers")),
         ("base: base.yaml\ntrain:\n  lr: [1, 2]\n", "bad.yaml:3: train.lr: must be text"),
         ("base: base.yaml\ntrain:\n  lr: 1\n  lr: 2\n", "bad.yaml:4: lr is given twice"),
-        ("base: base.yaml\naverage:\n  last: 4\n", "average.last is 4, but train.keep_last_epochs"),
+        *((f"base: base.yaml\naverage: {{last: 3}}\ntrain: {{{name}: {value}}}\n",
+           f"average.last is 3, but train.{name} is {value.capitalize()}; keep at least as many")
+          for name, value in (("keep_last_epochs", "2"), ("max_epoch", "2"),
+                              ("no_epoch_checkpoints", "true"))),
+        ("base: base.yaml\ntrain:\n  lr: [1, {b: 1, b: 2}]\n", "bad.yaml:3: b is given twice"),
         (LM, "bad.yaml: needs one of the blocks data (translation) and corpus (language model)"),
         ("base: bsae.yaml\n", "bsae.yaml: no such configuration; did you mean 'base'?"),
         ("base: bad.yaml\n", "bad.yaml: inherits from itself"),

@@ -95,6 +95,10 @@ def test_a_transformer_gets_a_width_that_its_heads_divide():
         ("mos --to softmax --free lr_", "--free lr_: not a whole number in block tr"),
         ("mos --to softmax --free head_components", "no sizes are within 0.5%"),
         ("small/softmax --to base --recipe text8", "no such configuration"),
+        (
+            "small/softmax --to small/mos --free seed",
+            "the cost does not rise with seed: free other",
+        ),
     ],
 )
 def test_models_that_cannot_be_matched_are_refused(words, message):

@@ -28,7 +28,7 @@ def prepare(name: str, data: Path, output: Path, options: CorpusOptions) -> Iter
     import numpy as np
     from tqdm import tqdm
 
-    options.refuse(name, "vocab_size", "max_train_lines")
+    options.refuse(name, "vocab_size", "max_train_lines", "workers")
     path = data / "text8"
     if not path.is_file():
         raise UserError(f"{path} does not exist: put the file text8 of text8.zip there")

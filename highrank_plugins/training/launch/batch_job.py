@@ -107,7 +107,7 @@ def check_time_limit(limit: str, grace: int) -> None:
     if found[1] is None and found[4] is None:
         parts = [0, *parts]  # minutes, and perhaps seconds
     seconds = ((days * 24 + parts[0]) * 60 + parts[1]) * 60 + parts[2]
-    if seconds <= grace + EARLY:
+    if 0 < seconds <= grace + EARLY:  # 0: no limit
         raise ValueError(
             f"{limit} is {seconds} s, but SLURM asks the job to stop {grace} to {grace + EARLY} s "
             f"before that; give more than {(grace + EARLY) / 60:g} minutes"

@@ -63,8 +63,7 @@ class LocalRanks:
     def poll(self) -> int | None:
         """Return the exit code of the first process that failed, 0 once all have ended, or None."""
         codes = [process.poll() for process in self._ranks]
-        # a killed process comes first, because the others fail when they lose it
-        failures = sorted((code > 0, rank, code) for rank, code in enumerate(codes) if code)
+        failures = sorted((_distance(code), rank, code) for rank, code in enumerate(codes) if code)
         if not failures:
             return None if None in codes else 0
         _, failed, code = failures[0]
@@ -107,6 +106,13 @@ class LocalRanks:
         end = time.monotonic() + LAST_WORDS_SECONDS
         while time.monotonic() < end and any(process.poll() is None for process in self._ranks):
             time.sleep(POLL_SECONDS)
+
+
+def _distance(code: int) -> int:
+    """Order ends by how near the cause they are: others fail or abort when they lose a process."""
+    if code < 0 and code != -signal.SIGABRT:
+        return 0
+    return {2: 1, -signal.SIGABRT: 2}.get(code, 3)  # 2: it has refused its options or data
 
 
 def _describe(rank: int, code: int) -> str:

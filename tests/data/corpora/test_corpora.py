@@ -239,6 +239,8 @@ BAD_BYTE = r"news\.en-00002-of-00100:61:4: byte 0xf6 is not UTF-8"
         ("text8", characters("abc"), OTHER, "too short: nothing is left for valid"),
         ("text8", characters("abc"), PUBLISHED, "characters: expected 100000000, found 3"),
         ("text8", characters("abc"), other(vocab_size=5), "does not support --vocab-size"),
+        *((name, write, other(workers=2), f"{name} does not support --workers: remove it")
+          for name, write in (("text8", characters("abc")), ("wikitext2", made.wikitext2))),
         ("text8", made.ptb, OTHER, r"text8 does not exist: put the file text8 of text8\.zi"),
     ],
 )  # fmt: skip

@@ -181,6 +181,12 @@ def test_the_first_failure_ends_the_others_and_restarts_them(start, monkeypatch)
     ranks = start("time.sleep(99) if rank == '0' else sys.exit(7)")
     assert end_of(ranks) == 7 and start.said == [FAILED.format(7)]
     assert all(process.poll() is not None for process in ranks._ranks)
+    for other, ended in ((2, 2), (1, -signal.SIGABRT)):  # the abort is, and is not, its result
+        start.said.clear()
+        ranks = start(f"os.abort() if rank == '0' else sys.exit({other})")
+        for process in ranks._ranks:
+            process.wait(30)
+        assert ranks.poll() == ended
     start.said.clear()
     # each start has a new file where the ranks meet, and its number
     assert end_of(start("sys.exit(start < 2 and int(rank))", restarts=3)) == 0
