@@ -55,7 +55,7 @@ class StudyOptions(RunOptions):
     all_tests: bool = option(False, "Also show effects and p-values, as table.csv always does.")
     registered: bool = option(False, "Run nothing; write down the plan.", {"words": "--register"})
     effect: float | None = option(
-        None, "Print seeds and hours for a difference (perplexity: nats)."
+        None, "Print seeds and hours for a difference (perplexity, bits: nats)."
     )
     like: Path | None = option(None, "Records of seeds for --effect (default: finished members).")
 
@@ -139,7 +139,10 @@ def _start(
         check(members)
     trials = trials_of(read, options.exp_dir)
     if effect is not None:
-        for line in plan.forecast(read, members, folder, options.like, effect, most):
+        with_rates = (
+            prepare(tuned(read, trials), options.exp_dir) if not untried(trials) else members
+        )
+        for line in plan.forecast(read, with_rates, options.like, effect, most):
             typer.echo(line)
     if options.registered:
         digest = plan.register(read, members, trials, folder, effect, most)

@@ -116,8 +116,8 @@ def to_csv(tables: Sequence[Table]) -> str:
             for row, cell in zip(rows, cells, strict=True):
                 row += [cell.values.get(name, "") for name in names] or [cell.text]
     writer.writerows([headings, *rows])
-    for table in tables:
-        text.writelines(f"# {note}\n" for note in table.notes)
+    lines = [line for table in tables for note in table.notes for line in note.splitlines()]
+    text.writelines(f"# {line}\n" for line in lines if line)
     return text.getvalue()
 
 

@@ -10,17 +10,20 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from highrank_plugins.common.blocks import BlockOptions, Tree, read_tree, validated
-from highrank_plugins.results.doubts import flat_settings
+from highrank_plugins.common.options import Range
+from highrank_plugins.results.doubts import flat_settings, kind_of
 from highrank_plugins.results.metrics import metric_named
 from highrank_plugins.results.record import load_record
 from highrank_plugins.studies.definition import (
     MOST_MEMBERS,
+    POSITIVE,
     Changes,
     RunSettings,
     Seeds,
     Study,
     check_baseline,
     study_of,
+    within,
     wrong,
 )
 from highrank_plugins.studies.members import PreparedMember, plain_numbers, scaled_rate
@@ -43,11 +46,11 @@ class _JudgedSettings(BlockOptions):
 
     baseline: str
     metric: str
-    target: float = Field(DECADE, gt=1, le=DECADE)
+    target: Annotated[float, within(Range(1, DECADE, above_low=True))] = DECADE
 
     @property
     def in_nats(self) -> bool:
-        return "perplexity" in self.metric
+        return kind_of(self.metric) == "perplexity"
 
 
 class ArmSettings(BlockOptions):
@@ -60,7 +63,8 @@ class SizeSettings(BlockOptions):
 
     seeds: Annotated[Seeds, BeforeValidator(_two)]
     set: Changes = Field({})
-    compute: float | None = Field(None, gt=0, strict=False)  # YAML reads 1e9 as text
+    # YAML reads 1e9 as text
+    compute: Annotated[float, Field(strict=False), POSITIVE] | None = None
 
 
 class LadderSettings(_JudgedSettings, RunSettings):
@@ -77,7 +81,7 @@ class PointSettings(_JudgedSettings):
     """Hold points: compute → system → score. `deviation` is a run's, of nats for a perplexity."""
 
     metric: str = "loss"
-    deviation: Annotated[float, Field(gt=0)]
+    deviation: Annotated[float, POSITIVE]
     points: dict[str, dict[str, float]] = Field(min_length=3)
 
 
