@@ -145,6 +145,7 @@ def _start(
         for line in plan.forecast(read, with_rates, options.like, effect, most):
             typer.echo(line)
     if options.registered:
+        claim(folder, read.file)
         digest = plan.register(read, members, trials, folder, effect, most)
         typer.echo(f"plan {digest[:12]}: {folder / plan.FILE}")
     if only_plans:
@@ -187,6 +188,7 @@ def _held(
     planned = plan.planned(folder)
     if at_most and planned is None and is_member and not (options.dry_run or only_plans):
         planned = plan.new_plan(read, prepare(read, options.exp_dir), at_most)
+        claim(folder, read.file)  # the plan is of this study, not of another with its name
         write_json(folder / plan.FILE, planned)
     most = at_most or (None if planned is None else int(planned["seeds"]))
     if most is None or only_plans:

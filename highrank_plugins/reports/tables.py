@@ -14,6 +14,7 @@ _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
     "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "±": r"$\pm$", "−": "$-$", "–": "--", "ε": r"$\varepsilon$", "α": r"$\alpha$", "≥": r"$\geq$",
+    "Σ": r"$\Sigma$", "×": r"$\times$",
     "<": "$<$", ">": "$>$", "|": r"\textbar{}",
 }  # fmt: skip
 

@@ -30,7 +30,8 @@ from highrank_plugins.studies.members import PreparedMember, plain_numbers, scal
 
 DECADE = 10
 # options that decide how many tokens a run reads
-_TOKENS = "max_update max_epoch max_tokens batch_size bptt tokens_per_sample update_freq".split()
+_TOKENS = """max_update max_epoch max_tokens batch_size bptt tokens_per_sample update_freq
+    distributed_world_size""".split()
 
 
 def _two(seeds: Any) -> Any:
