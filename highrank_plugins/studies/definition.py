@@ -63,11 +63,10 @@ def within(bounds: Range) -> AfterValidator:
     return AfterValidator(check)
 
 
-POSITIVE = within(Range(0, above_low=True))
 Changes = Annotated[Values, AfterValidator(_short)]
 Seed = Annotated[int, within(RANGES["seed"])]  # as NumPy takes it
 Seeds = Annotated[list[Seed], Field(min_length=1), AfterValidator(_distinct)]
-Multiple = Annotated[float, POSITIVE]
+Multiple = Annotated[float, within(Range(0, above_low=True))]
 Multiples = Annotated[list[Multiple], Field(min_length=2), AfterValidator(_distinct)]
 TriedRates = Mapping[str, Mapping[float, float]]  # system → multiple → nats
 

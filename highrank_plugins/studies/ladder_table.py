@@ -24,7 +24,7 @@ from highrank_plugins.results.results_table import (
     ways_of_scoring,
 )
 from highrank_plugins.studies import table as tables
-from highrank_plugins.studies.ladder import Ladder, PointSettings
+from highrank_plugins.studies.ladder import Ladder, PointSettings, grow
 from highrank_plugins.studies.plan import Standing
 from highrank_plugins.studies.rates import rate_notes
 
@@ -103,7 +103,7 @@ def _runs_by_size(
 
 def _check_computes(ladder: Ladder, computes: Mapping[str, float]) -> None:
     """Refuse computes that do not grow with the sizes, before the table counts as a look."""
-    if [*computes.values()] != sorted({*computes.values()}):
+    if not grow([*computes.values()]):
         assert ladder.study is not None
         raise ValueError(
             f"{ladder.study.file}: the computes of {', '.join(computes)} are "
