@@ -22,7 +22,13 @@ from highrank_plugins.reports import comparisons, plots
 from highrank_plugins.reports.tables import brief, to_markdown
 from highrank_plugins.results import comparison, doubts, perplexity, summary
 from highrank_plugins.results.ledger import read_ledger
-from highrank_plugins.results.record import bounded, load_record, make_record, read_training
+from highrank_plugins.results.record import (
+    RESULTS,
+    bounded,
+    load_record,
+    make_record,
+    read_training,
+)
 from highrank_plugins.results.results_table import numbers_by_system
 from highrank_plugins.studies.definition import RaceSettings
 from highrank_plugins.studies.table import held_by_studies
@@ -210,8 +216,13 @@ def published(
     The table has a column for each kind of score: Markdown in a file, drawn on a terminal.
     docs/papers.md has every published number, with errata and tolerances.
     """
-    ours = {str(path.parent): _numbers(load_record(path)) for path in results or []}
+    ours = {_named(path): _numbers(load_record(path)) for path in results or []}
     print_tables([comparisons.published_table(task, ours)])
+
+
+def _named(path: Path) -> str:
+    """Return the folder of a recipe's record, or the file of another one."""
+    return str(path.parent if path.name == RESULTS else path)
 
 
 def _numbers(record: dict[str, Any]) -> dict[str, float]:
@@ -255,7 +266,7 @@ def record(options: RecordOptions) -> None:
     text = f"{summary.summary(result, options.samples or [])}\n"
     write_json(options.output, result)
     if options.published is not None:
-        ours = {str(options.output.parent): _numbers(result)}
+        ours = {_named(options.output): _numbers(result)}
         text = f"{to_markdown([comparisons.published_table(options.published, ours)])}\n{text}"
     print_or_write(text, options.summary)
 

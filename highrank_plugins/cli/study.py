@@ -55,7 +55,7 @@ class StudyOptions(RunOptions):
     all_tests: bool = option(False, "Also show effects and p-values, as table.csv always does.")
     registered: bool = option(False, "Run nothing; write down the plan.", {"words": "--register"})
     effect: float | None = option(
-        None, "Print seeds and hours for a difference (perplexity: nats)."
+        None, "Print seeds and hours for a difference (perplexity, bits: nats)."
     )
     like: Path | None = option(None, "Records of seeds for --effect (default: finished members).")
 
@@ -139,9 +139,13 @@ def _start(
         check(members)
     trials = trials_of(read, options.exp_dir)
     if effect is not None:
-        for line in plan.forecast(read, members, folder, options.like, effect, most):
+        with_rates = (
+            prepare(tuned(read, trials), options.exp_dir) if not untried(trials) else members
+        )
+        for line in plan.forecast(read, with_rates, options.like, effect, most):
             typer.echo(line)
     if options.registered:
+        claim(folder, read.file)
         digest = plan.register(read, members, trials, folder, effect, most)
         typer.echo(f"plan {digest[:12]}: {folder / plan.FILE}")
     if only_plans:
@@ -184,6 +188,7 @@ def _held(
     planned = plan.planned(folder)
     if at_most and planned is None and is_member and not (options.dry_run or only_plans):
         planned = plan.new_plan(read, prepare(read, options.exp_dir), at_most)
+        claim(folder, read.file)  # the plan is of this study, not of another with its name
         write_json(folder / plan.FILE, planned)
     most = at_most or (None if planned is None else int(planned["seeds"]))
     if most is None or only_plans:

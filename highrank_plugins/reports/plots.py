@@ -166,7 +166,7 @@ def _draw_scatter(plot: Any, figure: Scatter) -> None:
     """Draw runs faintly, and their mean with the deviations of both axes; the legend is beside."""
     markers = markers_of(list(figure.groups))
     connected = {name for names in figure.connected for name in names}
-    heights: dict[str, float] = dict(figure.levels)
+    heights = {_literal(name): y for name, y in figure.levels.items()}  # by label
     for name, runs in figure.groups.items():
         colour, marker = colour_of(name), markers[name]
         x, y = _middle(runs)
@@ -178,7 +178,7 @@ def _draw_scatter(plot: Any, figure: Scatter) -> None:
             yerr=stdev(ys) if len(runs) > 1 else None, fmt=marker, color=colour, capsize=3,
             markersize=7, elinewidth=1, label=None if name in connected else _literal(name),
         )  # fmt: skip
-        heights[name] = y
+        heights[_literal(name)] = y
     for names in figure.connected:
         xs, ys = zip(*(_middle(figure.groups[name]) for name in names), strict=True)
         layer = layer_of(names[0])

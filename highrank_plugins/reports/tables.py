@@ -14,6 +14,7 @@ _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
     "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "±": r"$\pm$", "−": "$-$", "–": "--", "ε": r"$\varepsilon$", "α": r"$\alpha$", "≥": r"$\geq$",
+    "Σ": r"$\Sigma$", "×": r"$\times$",
     "<": "$<$", ">": "$>$", "|": r"\textbar{}",
 }  # fmt: skip
 
@@ -116,8 +117,8 @@ def to_csv(tables: Sequence[Table]) -> str:
             for row, cell in zip(rows, cells, strict=True):
                 row += [cell.values.get(name, "") for name in names] or [cell.text]
     writer.writerows([headings, *rows])
-    for table in tables:
-        text.writelines(f"# {note}\n" for note in table.notes)
+    lines = [line for table in tables for note in table.notes for line in note.splitlines()]
+    text.writelines(f"# {line}\n" for line in lines if line)
     return text.getvalue()
 
 

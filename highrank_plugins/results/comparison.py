@@ -11,7 +11,7 @@ from highrank_plugins.analysis import statistics
 from highrank_plugins.analysis.statistics import PlannedTest, Summary, summarise
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.results import results_table as recorded
-from highrank_plugins.results.doubts import is_perplexity
+from highrank_plugins.results.doubts import to_nats
 from highrank_plugins.results.record import RESULTS
 from highrank_plugins.results.results_table import RecordedRun, read_runs
 from highrank_plugins.results.scoring import read_lines
@@ -140,13 +140,13 @@ def _all_doubts(
 
 def is_wild(one: ComparedSystem, metric: str) -> bool:
     """Whether the seeds of a system deviate by as much as if some of them had failed to train."""
-    return is_perplexity(metric) and (pooled_deviation([one], metric) or 0) > WILD
+    return to_nats(metric) is not None and (pooled_deviation([one], metric) or 0) > WILD
 
 
 def pooled_deviation(systems: Sequence[ComparedSystem], metric: str) -> float | None:
-    """Return the deviation between seeds, of nats if it is a perplexity; None without two seeds."""
-    log = math.log if is_perplexity(metric) else float
-    runs = [list(map(log, one.values(metric))) for one in systems]
+    """Return the deviation between seeds, in nats if the metric has them; None without two."""
+    scale = to_nats(metric) or float
+    runs = [list(map(scale, one.values(metric))) for one in systems]
     found = [(len(of) - 1, stdev(of)) for of in runs if len(of) > 1]
     freedom = sum(n for n, _ in found)
     return math.sqrt(sum(n * sd**2 for n, sd in found) / freedom) if found else None

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from highrank_plugins.results.perplexity import BYTE, UNIGRAM, WORD
@@ -30,13 +30,19 @@ STEPS = r"(train|finetune)\.(max_epoch|max_update|batch_size|max_tokens|update_f
 SCORING = r"(evaluate|generate|average)\..*"
 
 
-def _kind(metric: str) -> str:
+def kind_of(metric: str) -> str:
+    """Return the kind of a score, "" if its name does not tell it."""
     return next(kind for kind, (names, *_) in _KINDS.items() if names.search(metric.lower()))
+
+
+def to_nats(metric: str) -> Callable[[float], float] | None:
+    """Return what makes nats of a perplexity or of bits; None for another score."""
+    return {"perplexity": math.log, "bits": lambda bits: bits * math.log(2)}.get(kind_of(metric))
 
 
 def impossible(metric: str, value: float) -> str:
     """Return why a finite score cannot be right, "" if it can."""
-    low, high = _KINDS[_kind(metric)][1:]
+    low, high = _KINDS[kind_of(metric)][1:]
     wrong = math.isfinite(value) and not low - 1e-6 <= value <= high + 1e-6  # leaves rounding
     return f"{metric} is {value:g}, but must lie in [{low:g}, {high:g}]" if wrong else ""
 
@@ -46,7 +52,7 @@ def below_floor(record: Record) -> Iterator[str]:
     unigram = max(record["metrics"].get(UNIGRAM, math.inf), 1.0)
     counting = {"perplexity": unigram, "bits": math.log2(unigram)}
     for name, value in record["metrics"].items():
-        kind, floor = _kind(name), counting.get(_kind(name), math.inf)
+        kind, floor = kind_of(name), counting.get(kind_of(name), math.inf)
         if kind == "bits" and record["metrics"].get(name.replace(kind, "perplexity"), 0) >= unigram:
             continue  # its perplexity says the same
         if name != UNIGRAM and _EVALUATED.match(name) and value >= floor < math.inf:
@@ -70,7 +76,7 @@ def doubts(record: Record) -> list[str]:
 
 def is_perplexity(metric: str) -> bool:
     """Whether a metric depends on the words among which a model chooses."""
-    return _kind(metric) in ("perplexity", "bits") and metric not in (WORD, BYTE)
+    return kind_of(metric) in ("perplexity", "bits") and metric not in (WORD, BYTE)
 
 
 def vocabulary(record: Record) -> dict[str, str]:

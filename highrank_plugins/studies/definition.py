@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, Field
 
 import highrank_plugins
 from highrank_plugins.common.blocks import (
@@ -20,6 +20,7 @@ from highrank_plugins.common.blocks import (
     validated,
 )
 from highrank_plugins.common.names import did_you_mean
+from highrank_plugins.common.options import RANGES, Range
 from highrank_plugins.training.configuration import Scalar
 from highrank_plugins.training.launch.batch_job import check_characters
 
@@ -51,10 +52,22 @@ def _distinct(values: list[Any]) -> list[Any]:
     return values
 
 
+def within(bounds: Range) -> AfterValidator:
+    """Return a check of a number, which names both bounds as those of other options do."""
+
+    def check(value: float) -> float:
+        if problem := bounds.problem(value):
+            raise ValueError(problem)
+        return value
+
+    return AfterValidator(check)
+
+
 Changes = Annotated[Values, AfterValidator(_short)]
-Seed = Annotated[int, Field(ge=0, lt=2**32)]  # as NumPy takes it
+Seed = Annotated[int, within(RANGES["seed"])]  # as NumPy takes it
 Seeds = Annotated[list[Seed], Field(min_length=1), AfterValidator(_distinct)]
-Multiples = Annotated[list[PositiveFloat], Field(min_length=2), AfterValidator(_distinct)]
+Multiple = Annotated[float, within(Range(0, above_low=True))]
+Multiples = Annotated[list[Multiple], Field(min_length=2), AfterValidator(_distinct)]
 TriedRates = Mapping[str, Mapping[float, float]]  # system → multiple → nats
 
 
@@ -63,8 +76,8 @@ class MatchSettings(BlockOptions):
 
     to: str
     by: Literal["parameters", "compute", "width"] = "parameters"
-    words: Annotated[int, Field(ge=5)] | None = None
-    step: PositiveInt = 4
+    words: Annotated[int, within(Range(5))] | None = None
+    step: Annotated[int, within(Range(1))] = 4
     free: list[str] = Field([])
 
 
@@ -87,7 +100,7 @@ class RunSettings(BlockOptions):
     set: Changes = Field({})  # over the configuration of every member
     rates: Multiples = Field([])  # multiples of lr, tried with the first seed of each system
     rates_set: Changes = Field({})  # makes these trials shorter
-    threads: PositiveInt = 1  # cores that each member uses
+    threads: Annotated[int, within(Range(1))] = 1  # cores that each member uses
     # options of sbatch; true gives an option without a value, false leaves it out
     slurm: Annotated[Values, AfterValidator(_writable)] = Field({})
 

@@ -10,9 +10,10 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from highrank_plugins.common.blocks import BlockOptions, Tree, read_tree, validated
-from highrank_plugins.results.doubts import flat_settings
+from highrank_plugins.common.options import Range
+from highrank_plugins.results.doubts import flat_settings, kind_of
 from highrank_plugins.results.metrics import metric_named
-from highrank_plugins.results.record import load_record
+from highrank_plugins.results.record import BoundedFloat, load_record
 from highrank_plugins.studies.definition import (
     MOST_MEMBERS,
     Changes,
@@ -21,13 +22,17 @@ from highrank_plugins.studies.definition import (
     Study,
     check_baseline,
     study_of,
+    within,
     wrong,
 )
 from highrank_plugins.studies.members import PreparedMember, plain_numbers, scaled_rate
 
 DECADE = 10
+COMPUTE, DEVIATION = Range(1e-30, 1e99), Range(1e-30, 1e30)  # squares of squares stay finite
+ALIKE = 1e-6  # relative difference of computes that are one
 # options that decide how many tokens a run reads
-_TOKENS = "max_update max_epoch max_tokens batch_size bptt tokens_per_sample update_freq".split()
+_TOKENS = """max_update max_epoch max_tokens batch_size bptt tokens_per_sample update_freq
+    distributed_world_size""".split()
 
 
 def _two(seeds: Any) -> Any:
@@ -43,11 +48,11 @@ class _JudgedSettings(BlockOptions):
 
     baseline: str
     metric: str
-    target: float = Field(DECADE, gt=1, le=DECADE)
+    target: Annotated[float, within(Range(1, DECADE, above_low=True))] = DECADE
 
     @property
     def in_nats(self) -> bool:
-        return "perplexity" in self.metric
+        return kind_of(self.metric) == "perplexity"
 
 
 class ArmSettings(BlockOptions):
@@ -60,7 +65,8 @@ class SizeSettings(BlockOptions):
 
     seeds: Annotated[Seeds, BeforeValidator(_two)]
     set: Changes = Field({})
-    compute: float | None = Field(None, gt=0, strict=False)  # YAML reads 1e9 as text
+    # YAML reads 1e9 as text
+    compute: Annotated[float, Field(strict=False), within(COMPUTE)] | None = None
 
 
 class LadderSettings(_JudgedSettings, RunSettings):
@@ -77,8 +83,8 @@ class PointSettings(_JudgedSettings):
     """Hold points: compute → system → score. `deviation` is a run's, of nats for a perplexity."""
 
     metric: str = "loss"
-    deviation: Annotated[float, Field(gt=0)]
-    points: dict[str, dict[str, float]] = Field(min_length=3)
+    deviation: Annotated[float, within(DEVIATION)]
+    points: dict[str, dict[str, BoundedFloat]] = Field(min_length=3)
 
 
 @dataclass(frozen=True)
@@ -119,6 +125,11 @@ def read_ladder(file: Path, options: Mapping[str, str] | None = None) -> Ladder:
     return Ladder(tree, settings, arms, settings.sizes, replace(study, tuned_by=names))
 
 
+def grow(numbers: Sequence[float]) -> bool:
+    """Whether each number is larger than the one before, so that a line goes through them."""
+    return all(b > a * (1 + ALIKE) for a, b in itertools.pairwise(numbers))
+
+
 def _number(value: Any) -> float:
     """Return a number of a file, also of text such as 1e9; NaN of other text."""
     try:
@@ -149,7 +160,8 @@ def _check_points(settings: PointSettings, tree: Tree) -> None:
             has, lacks = (compute, first)[:: 1 if apart[0] in row else -1]
             same = "give each size the same arms"
             raise wrong(f"{has} has {apart[0]}, and {lacks} has not: {same}", *place)
-        if not 0 < at < math.inf or computes.count(at) > 1:
+        alike = sum(math.isclose(at, other, rel_tol=ALIKE) for other in computes)
+        if COMPUTE.problem(at) or alike > 1:
             raise wrong("expected the compute of a run, which no other size has", *place)
         if settings.in_nats and not min(row.values(), default=1) > 0:
             raise wrong("a perplexity is above 0", *place)
@@ -167,7 +179,7 @@ def _check_sizes(settings: LadderSettings, tree: Tree) -> None:
         if not what:
             continue
         numbers = [*map(_number, values)]
-        if not all(0 < n < math.inf for n in numbers) or numbers != sorted({*numbers}):
+        if not all(0 < n < math.inf for n in numbers) or not grow(numbers):
             said = f"{what} of the sizes is {', '.join(map(str, values))}: expected numbers above 0"
             raise wrong(f"{said}, the smallest first, no two alike", tree, "sizes", names[-1])
     if settings.width and not settings.rules:

@@ -24,7 +24,7 @@ from highrank_plugins.results.results_table import (
     ways_of_scoring,
 )
 from highrank_plugins.studies import table as tables
-from highrank_plugins.studies.ladder import Ladder, PointSettings
+from highrank_plugins.studies.ladder import Ladder, PointSettings, grow
 from highrank_plugins.studies.plan import Standing
 from highrank_plugins.studies.rates import rate_notes
 
@@ -52,16 +52,8 @@ def of_points(ladder: Ladder) -> Measured:
 def of_records(ladder: Ladder, paths: Sequence[Path]) -> Measured:
     """Return the scores in records of ARM_SIZE-SEED; those of a size must compare."""
     settings, rungs, notes = ladder.settings, dict[str, Any](), dict[str, list[str]]()
-    assert ladder.study is not None
-    there = {run_name(path): path for path in paths}
-    listed = [one.name for one in ladder.study.members]
-    lost = {ladder.systems[name.rpartition("-")[0]] for name in listed if name not in there}
-    runs = {}
-    for size in ladder.sizes:
-        systems = {f"{arm}_{size}" for arm in ladder.arms}
-        own = [name for name in listed if name in there and name.rpartition("-")[0] in systems]
-        runs[size] = read_runs([there[name] for name in own])
-    if more := sorted(there.keys() - {*listed}):
+    runs, lost, more = _runs_by_size(ladder, {run_name(path): path for path in paths})
+    if more:
         notes[f"Left out, since the file does not list them: {', '.join(more)}"] = []
     require_comparable(settings.metric, [run for own in runs.values() for run in own])
     causes, controls = dict[str, None](), list[RecordedRun]()
@@ -83,6 +75,7 @@ def of_records(ladder: Ladder, paths: Sequence[Path]) -> Measured:
         causes |= dict.fromkeys(compared.causes)
         for note in compared.notes:
             notes.setdefault(note.removesuffix("."), []).append(size)
+    _check_computes(ladder, {size: at for size, (at, _) in rungs.items()})
     said = [f"{n} ({', '.join(at)})." if at else f"{n}." for n, at in notes.items()]
     between = [*ways_of_scoring(controls, settings.metric), *filter(None, [texts(controls)])]
     if every := [*({**causes, "a difference": None} if between else causes)]:
@@ -93,6 +86,31 @@ def of_records(ladder: Ladder, paths: Sequence[Path]) -> Measured:
     return Measured(rungs, said, {*ladder.arms} if len(rungs) < len(ladder.sizes) else lost)
 
 
+def _runs_by_size(
+    ladder: Ladder, there: Mapping[str, Path]
+) -> tuple[dict[str, list[RecordedRun]], set[str], list[str]]:
+    """Return the runs of each size that the file lists, the arms without some, and other names."""
+    assert ladder.study is not None
+    listed = {one.name: one.system for one in ladder.study.members}
+    runs = {}
+    for size in ladder.sizes:
+        systems = {f"{arm}_{size}" for arm in ladder.arms}
+        own = [name for name, system in listed.items() if name in there and system in systems]
+        runs[size] = read_runs([there[name] for name in own])
+    lost = {ladder.systems[system] for name, system in listed.items() if name not in there}
+    return runs, lost, sorted(there.keys() - listed.keys())
+
+
+def _check_computes(ladder: Ladder, computes: Mapping[str, float]) -> None:
+    """Refuse computes that do not grow with the sizes, before the table counts as a look."""
+    if not grow([*computes.values()]):
+        assert ladder.study is not None
+        raise ValueError(
+            f"{ladder.study.file}: the computes of {', '.join(computes)} are "
+            f"{', '.join(map(short, computes.values()))}: expected the smallest first, no two alike"
+        )
+
+
 def _reads(record: Mapping[str, Any]) -> tuple[float, float]:
     """Return the updates of a run, and the tokens of a full batch; 0 where a record lacks them."""
     of = record.get("config", {}).get("train", {})
@@ -100,7 +118,8 @@ def _reads(record: Mapping[str, Any]) -> tuple[float, float]:
     batch = of.get("max_tokens") or float(of.get("batch_size") or 0) * float(long)
     updates, parts = record["train"].get("updates") or 0, str(of.get("update_freq") or 1)
     steps = re.fullmatch(r"\[?\s*(\d+)\s*\]?", parts)  # one number for all epochs
-    return float(updates), float(batch) * float(steps[1] if steps else 0)
+    processes = float(of.get("distributed_world_size") or 1)
+    return float(updates), float(batch) * float(steps[1] if steps else 0) * processes
 
 
 def _compute(record: Mapping[str, Any], size: str) -> float:
@@ -115,11 +134,6 @@ def judge(ladder: Ladder, measured: Measured) -> tuple[Table, list[Lines]]:
     settings, metric, rungs = ladder.settings, metric_named(ladder.settings.metric), measured.rungs
     (base, *arms), in_nats = ladder.arms, settings.in_nats
     sd = settings.deviation if isinstance(settings, PointSettings) else None
-    if (computes := [at for at, _ in rungs.values()]) != sorted({*computes}) and ladder.study:
-        raise ValueError(
-            f"{ladder.study.file}: the computes of {', '.join(rungs)} are "
-            f"{', '.join(map(short, computes))}: expected the smallest first, no two alike"
-        )
     step = projection.size_difference
     steps = {
         arm: {n: step(at, of[arm], of[base], sd) for n, (at, of) in rungs.items() if arm in of}

@@ -99,7 +99,7 @@ def member_key(study: Study, settings: Configuration, seeded: bool = True) -> st
     """
     defaults = script_options(study.recipe)
     words = dict(study.options)
-    files = [n for n, at in words.items() if not defaults.get(n) and Path(at).exists()]
+    files = [n for n, at in words.items() if at and not defaults.get(n) and Path(at).exists()]
     data = {name: files_digest(Path(words.pop(name))) for name in files}
     is_ours = study.recipe.parent == RECIPES
     script = "" if is_ours else (study.recipe / "run.sh").read_text(encoding="utf-8")

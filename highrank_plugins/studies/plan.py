@@ -15,9 +15,10 @@ from highrank_plugins.common.files import read_json, require_space, write_json
 from highrank_plugins.common.formatting import size
 from highrank_plugins.reports.tables import Cell, Table
 from highrank_plugins.results import comparison
-from highrank_plugins.results.doubts import is_perplexity
+from highrank_plugins.results.doubts import to_nats
 from highrank_plugins.results.metrics import metric_named
 from highrank_plugins.results.record import RESULTS, load_record
+from highrank_plugins.results.results_table import read_runs
 from highrank_plugins.studies.definition import MOST_MEMBERS, Member, Study
 from highrank_plugins.studies.members import PreparedMember
 from highrank_plugins.studies.runner import bytes_in, bytes_needed
@@ -90,7 +91,6 @@ def test_of(study: Study, plan: StudyPlan | None) -> PlannedTest:
 def forecast(
     study: Study,
     members: Sequence[PreparedMember],
-    folder: Path,
     like: Path | None,
     effect: float,
     at_most: int | None = None,
@@ -98,7 +98,7 @@ def forecast(
     """Yield what the study can see, and how many seeds and hours an effect (in nats) needs."""
     if not 0 < effect < math.inf:
         raise ValueError(f"--effect {effect:g}: must be above 0")
-    compared, where = _records_like(study, members, folder, like)
+    compared, where = _records_like(study, members, like)
     systems = [one for one in compared.systems if not comparison.is_wild(one, compared.metric)]
     wild = [one.name for one in compared.systems if one not in systems]
     if not (deviation := comparison.pooled_deviation(systems, compared.metric)):
@@ -110,13 +110,15 @@ def forecast(
         said = "Left out, since seeds deviate as where some failed to train"
         yield f"{said}: {', '.join(wild)}."
     metric = metric_named(compared.metric)
-    unit = "nats" if is_perplexity(metric.name) else metric.title
+    unit = "nats" if to_nats(metric.name) else metric.title
     seeds = seeds_of(one.name for one in members)
     tested, most = max(1, len(seeds) - 1), min(map(len, seeds.values()))
     now = min(at_most or most, most)
     looks = None if now == most else (now, most)
     alpha = PlannedTest(study.settings.test, looks).level(0.05 / tested)
-    yield f"Seeds deviate by {deviation:.2g} {unit}, pooled over {len(systems)} systems of {where}."
+    count = sum(len(one.values(metric.name)) > 1 for one in systems)
+    pooled = f"pooled over {count} system{'' if count == 1 else 's'} of {where}"
+    yield f"Seeds deviate by {deviation:.2g} {unit}, {pooled}."
     strict = "" if tested == 1 else f", adjusted for {tested} systems"
     strict += f", at each look from {now} to {most} seeds" if looks else ""
     if now > 1:
@@ -134,21 +136,21 @@ def forecast(
 
 
 def _records_like(
-    study: Study, members: Sequence[PreparedMember], folder: Path, like: Path | None
+    study: Study, members: Sequence[PreparedMember], like: Path | None
 ) -> tuple[comparison.Compared, str]:
     """Return the records that tell how much seeds deviate, and whose they are."""
     if like is None:
         where = "the finished members of this study"
-        paths = [folder / one.name / RESULTS for one in members]  # links, which a table makes
-        paths = [path for path in paths if path.exists()]
+        finished = [one for one in members if one.problem() is None]
+        runs = read_runs([one.record for one in finished], [one.system for one in finished])
     elif like.is_dir():
         where = str(like)
-        paths = sorted([*like.glob("*-[0-9]*.json"), *like.glob(f"*/{RESULTS}")])
+        runs = read_runs(sorted([*like.glob("*-[0-9]*.json"), *like.glob(f"*/{RESULTS}")]))
     else:
         raise ValueError(f"--like {like}: no such folder; give one with the records of a study")
-    if not paths:
+    if not runs:
         raise ValueError(f"--effect: there are no records in {where}; {LIKE}")
-    return comparison.compare_records(paths, study.settings.metric, columns=[]), where
+    return comparison.compare_runs(runs, study.settings.metric, columns=[]), where
 
 
 def register(

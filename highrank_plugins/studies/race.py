@@ -251,14 +251,17 @@ def train(head: Head, texts: FrozenTexts, run: RaceRun) -> tuple[Head, list[floa
 def tables_of(
     settings: RaceSettings, losses: Mapping[RaceRun, float], rates: TriedRates
 ) -> list[Table]:
-    untested = {run.layer: UNFAIR for run, loss in losses.items() if not math.isfinite(loss)}
-    records = [run.file for run, loss in losses.items() if math.isfinite(loss)]
+    diverged = [run for run, loss in losses.items() if not math.isfinite(loss)]
+    untested = {run.layer: UNFAIR for run in diverged}
+    records = [run.file for run in losses if run not in diverged]
     if BASELINE in untested:
         raise ValueError(f"{BASELINE}, the baseline, diverges; lower --lr or --rates")
     compared = compare_records(records, "test_perplexity", BASELINE, untested=untested)
     first = compared.systems[0].runs[0].record
     own = read_trunk(settings)["layer"]
+    lost = ", ".join(f"{run.layer}-{run.seed}" for run in diverged)
     notes = [
+        *[f"Diverged: {lost}."] * bool(lost),
         f"Only the layers were trained, for {first['train']['updates']:,} updates each, on frozen "
         f"features. The trunk's own layer has {first['metrics']['trunk_test_perplexity']:.2f} on "
         "these tokens. Seeds vary start and order, not the trunk: the tests hold for it alone.",

@@ -68,8 +68,10 @@ def test_other_systems_are_compared_with_the_first(folder, test, sign):
 
 def test_the_table_shows_the_papers_scores_next_to_ours(tmp_path):
     (tmp_path / "results.json").write_text(json.dumps({"metrics": {"sacrebleu": 27.0}}))
-    result = highrank("published", "wmt14_en_de", "--results", "results.json", cwd=tmp_path)
-    assert "| . | 27.0 |" in result.stdout
+    (tmp_path / "mos-1.json").write_text(json.dumps({"metrics": {"sacrebleu": 26.0}}))
+    given = ["--results", "results.json", "--results", "mos-1.json"]
+    result = highrank("published", "wmt14_en_de", *given, cwd=tmp_path)
+    assert "| . | 27.0 |" in result.stdout and "| mos-1.json | 26.0 |" in result.stdout
     assert "Ott et al. 2018" in result.stdout
 
 

@@ -107,6 +107,9 @@ def test_rank_and_metric_are_plotted_over_an_option(records, tmp_path):
     assert legend(axes_of(scatter)) == ["moc_k2", "softmax", "mos_k2", "mos_k5"]
     for path in records[:2]:  # a baseline without the option is a line across
         change(path, config={"train": {"arch": "softmax"}})
+    mine = [path.rename(path.with_name(f"a$b-{n}.json")) for n, path in enumerate(records[-2:])]
+    assert legend(axes_of(plots.study_figures(compare_records(mine), "test_rank")[0])) == [r"a\$b"]
+    records[-2:] = mine
     rank, perplexity = plots.study_figures(compare_records(records), "head_components")
     assert "softmax" not in perplexity.groups and rank.levels == {"softmax": 11.5}
     assert perplexity.levels == {"softmax": pytest.approx(60.15)}

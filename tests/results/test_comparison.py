@@ -135,6 +135,7 @@ def test_masses_are_noted_and_do_not_enter_the_comparison(records):
     done = compare(*records)
     note = "Σ P(x) is 1 within 2e-06 at 64 positions of each text (mass not recorded: mos, soft"
     assert done.exit_code == 0 and note in done.output
+    assert compare(*records, "--format", "latex").output.isascii(), "as LaTeX takes it"
     assert "Signatures differ in v, the version of this package: 1 (mos); 2 (mos)" in done.output
     for path in records:
         change(path, certificates={"test_perplexity": stated})

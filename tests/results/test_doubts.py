@@ -72,6 +72,8 @@ def test_a_model_below_the_floor_is_named_and_not_tested(records, metrics, doubt
     assert "Not tested, since a model is below the floor: mos." in said
     assert "What can be claimed: nothing about which system is better" in said
     assert f"Doubtful, since {doubt}" in compare("--runs", *records).output
+    notes = compare("--runs", *records, "--format", "csv").output.splitlines()[7:]
+    assert len(notes) > 1 and all(line[:2] == "# " for line in notes)
 
 
 def test_the_unigram_counts_the_training_text_and_records_without_are_named(records, tmp_path):

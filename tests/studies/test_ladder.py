@@ -86,8 +86,9 @@ def test_arms_and_sizes_become_members_whose_rates_follow_the_rule(folder):
     ("changes", "place", "why"),
     [
         ({"sizes": dict(list(SIZES.items())[:2])}, "sizes", "at least 3 items .* not 2"),
-        ({"target": 33.0}, "target", "less than or equal to 10"),
-        ({"target": 1}, "target", "target: Input should be greater than 1"),
+        ({"target": 33.0}, "target", r"target: must lie in \(1, 10\], got 33"),
+        ({"target": 1}, "target", r"target: must lie in \(1, 10\], got 1$"),
+        ({"rates": [1, 0]}, "rates", r"rates.1: must be greater than 0, got 0"),
         ({"baseline": "sofmax"}, "baseline", "no system is named sofmax; did you mean 'softmax'"),
         ({"sizes": SIZES | {"large": {"seeds": 10**9}}}, "    seeds: 1000", "seeds, and a"),
         ({"sizes": dict(reversed(SIZES.items()))}, "  small",
@@ -110,6 +111,8 @@ def test_arms_and_sizes_become_members_whose_rates_follow_the_rule(folder):
          "arms.mos: sets lr, which sizes.small sets for every arm; remove one"),
         ({"arms": ARMS | {"mos": {"conf": "mos", "set": {"max_epoch": 40}}}}, "  mos",
          "arms.mos: max_epoch is 40 at small, and 36 of softmax: arms read the same tokens"),
+        ({"arms": ARMS | {"mos": {"conf": "mos", "set": {"distributed_world_size": 2}}}}, "  mos",
+         "arms.mos: distributed_world_size is 2 at small, and None of softmax"),
         (widths(0, 5, 6) | {"rules": {"lr": 1.0}}, "  large", f"{WIDTH} of the sizes is 0, 5, 6"),
         (widths("abc", 5, 6) | {"rules": {"lr": 1.0}}, "  large", "is abc, 5, 6: expected numbers"),
         (widths(4, 5, 6) | {"rules": {"lr": 1e6}}, "  lr: 10", "lr: no finite multiple at middle"),
@@ -250,9 +253,13 @@ def test_the_compute_of_a_run_is_six_times_parameters_and_tokens(folder):
     records = [*folder.glob("exp/stub/members/*/results.json")]
     for widths in ({4: 1, 5: 1, 6: 1}, {4: 1, 5: 4, 6: 16}):
         for path in records:
-            change(path, "config.train", bptt=20, batch_size=5, update_freq=2)
+            change(path, "config.train", bptt=20, batch_size=5, distributed_world_size=2)
             lr = json.loads(path.read_text())["config"]["train"]["lr"]
             change(path, "train", parameters=1000 * widths[lr])
         done = ladder(file)
         assert ("no two alike" in done.output) == (widths[6] == 1), done.output
     assert "| small | 1.2e7 |" in done.output and "| large | 1.9e8 |" in done.output
+    assert "Changed since" not in done.output, "what was refused was no table"
+    for path in records:
+        change(path, "config.train", distributed_world_size=1, update_freq=4)
+    assert "| small | 2.4e7 |" in ladder(file).output

@@ -2,7 +2,7 @@
 
 import json
 from functools import partial
-from math import log, sqrt
+from math import log, log2, sqrt
 from statistics import mean, variance
 
 import numpy as np
@@ -150,7 +150,8 @@ def test_an_effect_needs_seeds_and_hours(tmp_path):
 
     def write(name, values):
         for seed, value in enumerate(values, 1):
-            record = record_of({"test_perplexity": value}, seed, signature="a")
+            found = {"test_perplexity": value, "test_bits": log2(value)}
+            record = record_of(found, seed, signature="a")
             record["config"] = {"train": {"arch": name}}
             record["train"] = {"wall_seconds": 1800}
             (records / f"{name}-{seed}.json").write_text(json.dumps(record))
@@ -168,6 +169,9 @@ def test_an_effect_needs_seeds_and_hours(tmp_path):
     seeds = seeds_needed(0.01 / deviation, 0.05 / 2)
     needed = f"{seeds} seeds of each: {3 * seeds} runs, {3 * seeds / 2:.1f} hours of training."
     assert third == f"0.01 nats need {needed}"
+    in_bits = changed(file, "--effect", "0.01", "--like", str(records), metric="test_bits")
+    assert in_bits.output == done.output
+    changed(file, "--dry-run", metric=None)
     write("wild", (60.0, 70.0, 85.0))
     said = study(file, "--effect", "0.01", "--like", str(records)).output.splitlines()
     assert said[0] == "Left out, since seeds deviate as where some failed to train: wild."
@@ -175,13 +179,21 @@ def test_an_effect_needs_seeds_and_hours(tmp_path):
     tables(file)
     of_stub = "the seeds of all systems in the finished members of this study deviate as where some"
     assert of_stub in refusal(file, "--effect", "0.01")
-    for run in folder_of(file).glob("*-*/results.json"):
-        record = json.loads(run.read_text())
-        record["metrics"]["test_perplexity"] = 60 + record["seeds"][0]
-        run.write_text(json.dumps(record))
-    said = study(file, "--effect", "0.01").output
-    assert "over 3 systems of the finished members of this" in said
-    assert "3 seeds of each would find" in said
+    for rates in (None, [1, 3]):  # 3 is the best of mixtape
+        tables(file, rates=rates)
+        for run in file.parent.glob("exp/stub/members/*/results.json"):
+            record = json.loads(run.read_text())
+            record["metrics"]["test_perplexity"] = 60 + record["seeds"][0]
+            run.write_text(json.dumps(record))
+        said = study(file, "--effect", "0.01").output
+        assert "over 3 systems of the finished members of this" in said
+        assert "3 seeds of each would find" in said
+    said = refusal(file, "--effect", "0.01", set={"lr": 7}, rates=None)
+    assert "no records in the finished members of this study" in said, "links are of other members"
+    for name in ("softmax-2", "softmax-3", "wild-1", "wild-2", "wild-3"):
+        (records / f"{name}.json").unlink()
+    said = study(file, "--effect", "0.01", "--like", str(records)).output
+    assert ", pooled over 1 system of " in said
 
 
 def test_a_seed_runs_on_one_kind_of_machine(tmp_path):

@@ -136,7 +136,11 @@ def test_a_layer_that_diverged_is_not_tested(copied, trunk):
     (broken,) = (copied.exp_dir / "runs").glob("*/mos-2.json")
     diverged(broken)
     notes = " ".join(race(*trunk, copied, LAYERS, RATES)[0].notes)
-    assert "Not tested, since a seed diverged" in notes
+    assert "Not tested, since a seed diverged" in notes and "Diverged: mos-2." in notes
+    diverged(first := copied.exp_dir / "runs" / "1" / "mos-1.json")
+    first.with_name("mos-2.json").write_text(first.read_text().replace('"seed": 1', '"seed": 2'))
+    (whole,) = race(*trunk, copied, LAYERS, RATES[:1])[:1]
+    assert len(whole.rows) == 1 and "Diverged: mos-1, mos-2." in whole.notes, "it does not vanish"
     for file in (copied.exp_dir / "runs").glob("*/softmax-*.json"):
         diverged(file)
     with pytest.raises(ValueError, match="softmax, the baseline, diverges; lower --lr or --rates"):

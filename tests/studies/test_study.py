@@ -249,16 +249,18 @@ def test_members_that_start_at_once_share_the_folder(tmp_path):
 
 
 def test_the_folder_of_another_study_with_the_same_name_is_refused(tmp_path):
-    file = write_stub(tmp_path, seeds=[1])
+    both = {"baseline": "softmax", "metric": "test_perplexity"}
+    file = write_stub(tmp_path, seeds=[1, 2], **both)
     table = tables(file).encode()
     (tmp_path / "mine").mkdir()
     other = tmp_path / "mine" / file.name
     other.write_text(file.read_text().replace("recipe: stub", f"recipe: {tmp_path / 'stub'}"))
     folders = ["--exp-dir", tmp_path / "exp"]
-    for words in ([], ["--only", "mos-1"], ["--table"], ["--slurm"]):
+    plans = (["--at-most", "2"], ["--register"])
+    for words in ([], ["--only", "mos-1"], ["--table"], ["--slurm"], *plans):
         said = refusal(other, *words, *folders)
         assert f"has the logs and tables of {file}; give {other} another name" in said
-    assert table_of(file) == table
+    assert table_of(file) == table and not (folder_of(file) / "plan.json").exists()
     file.unlink()  # moved
     assert study(other, *folders).exit_code == 0
     assert table_of(file) == table
