@@ -90,7 +90,8 @@ def llama(classes: str) -> Steps:
 
     from highrank_plugins.huggingface import HighrankConfig, HighrankForCausalLM
 
-    tokens, size, steps = 2_048, 512, {}
+    tokens, size = 2_048, 512
+    steps: Steps = {}
     for name, options in LLAMA.items():
         torch.manual_seed(0)
         text = LlamaConfig(
@@ -111,7 +112,9 @@ def llama_step(model: Any, ids: torch.Tensor) -> None:
 
 
 def main() -> None:
-    kinds = {"matrices": matrices, "targets": of_targets, "huggingface": llama}
+    kinds: dict[str, Callable[..., Steps]] = {
+        "matrices": matrices, "targets": of_targets, "huggingface": llama,
+    }  # fmt: skip
     steps = kinds[sys.argv[1]](*sys.argv[2:])
     timings = alternate([*steps.values()], "cpu", ROUNDS)
     least = [min(time.processor for time in times) for times in timings]

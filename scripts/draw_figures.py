@@ -8,6 +8,7 @@ The same records and version of matplotlib give the same bytes.
 import argparse
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -54,12 +55,12 @@ def draw_parts(axes: Axes) -> None:
     ]
     for x, title, choices, arrow in boxes:
         own = title != "trunk"
-        style = {"boxstyle": "round,pad=0.1", "edgecolor": INK, "linewidth": 1.2 if own else 0.7}
-        axes.add_patch(FancyBboxPatch((x, 3.3), 2.7, 6.2, facecolor=PALE, **style))
+        style = dict[str, Any](edgecolor=INK, linewidth=1.2 if own else 0.7)
+        axes.add_patch(FancyBboxPatch((x, 3.3), 2.7, 6.2, "round,pad=0.1", facecolor=PALE, **style))
         axes.text(x + 1.35, 8.9, title, ha="center", va="center", weight="bold")
         axes.text(x + 1.35, 6.0, choices, ha="center", va="center", linespacing=1.5)
         if arrow:
-            ends = {"xy": (x + 3.45, 6.2), "xytext": (x + 2.8, 6.2)}
+            ends: dict[str, Any] = {"xy": (x + 3.45, 6.2), "xytext": (x + 2.8, 6.2)}
             axes.annotate("", **ends, arrowprops={"arrowstyle": "-|>", "color": INK})
             axes.text(x + 3.1, 2.5, arrow, ha="center", va="center")
     axes.annotate(

@@ -179,7 +179,7 @@ def trace_of_loss(impl: str) -> tuple[int, int, int]:
     for file in {file for file, _ in seen}:
         tree = ast.parse(Path(file).read_text(encoding="utf-8"))
         functions = [
-            (min(x.lineno for x in (n, *n.decorator_list)), n.end_lineno)
+            (min(x.lineno for x in (n, *n.decorator_list)), n.end_lineno or 0)
             for n in ast.walk(tree)
             if isinstance(n, FUNCTIONS)
         ]

@@ -130,7 +130,9 @@ def tuned(base: Any, layer: str, ids: dict[str, Tensor], seed: int) -> dict[str,
     best: dict[str, Any] = {}
     for rate in RATES:
         torch.manual_seed(seed)
-        given = {} if layer == "softmax" else {"batch": rows_of(ids["train"])[:ROWS]}
+        given: dict[str, Any] = (
+            {} if layer == "softmax" else {"batch": rows_of(ids["train"])[:ROWS]}
+        )
         model = replace_head(copy.deepcopy(base), head, **given, **options)
         begun = loss_of(model, ids["test"])
         found = train(model, ids, ("train", FINETUNING, rate), seed)

@@ -115,7 +115,7 @@ def instructions(sass: str) -> int:
     lines = re.findall(r"/\*([0-9a-f]{4,})\*/ +(?:@!?U?P\w+ +)?(\w[\w.]*)(.*?);", sass)
     code = [(int(at, 16), name, rest) for at, name, rest in lines]
     jumps = [
-        (int(re.search("0x([0-9a-f]+)", rest)[1], 16), at)
+        (int(re.findall("0x([0-9a-f]+)", rest)[0], 16), at)
         for at, name, rest in code
         if name.startswith("BRA") and "0x" in rest
     ]
@@ -147,7 +147,8 @@ def all_cases() -> list[list[Any]]:
 
 def compile_cases(cases: list[list[Any]], accuracy: bool, weights: bool, counts: bool) -> None:
     """Run the losses of `cases` on device meta, and print the kernels that they would launch."""
-    recorder = passes.launch = Recorder(counts)
+    recorder = Recorder(counts)
+    vars(passes)["launch"] = recorder
     for head_name, classes, dtype, smoothing, batches, options in cases:
         recorder.case = {
             "head": head_name, "components": options.get("components", 1), "dtype": dtype,

@@ -31,7 +31,7 @@ from torch.utils._pytree import tree_leaves
 from highrank_plugins.benchmarks.case import CaseError, LossCase
 from highrank_plugins.benchmarks.implementations import loss_function
 from highrank_plugins.benchmarks.run import loss_cases
-from highrank_plugins.cli import as_command
+from highrank_plugins.cli import as_command, main
 from highrank_plugins.cli.options import names
 from highrank_plugins.common import formatting
 
@@ -277,4 +277,4 @@ def roofline(
 
 
 if __name__ == "__main__":
-    as_command(roofline)()
+    main(as_command(roofline), "python -m scripts.roofline")

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from highrank_plugins.benchmarks.case import CaseError, ModelCase, named
 from highrank_plugins.benchmarks.models import model_step
-from highrank_plugins.cli import as_command
+from highrank_plugins.cli import as_command, main
 from highrank_plugins.common import formatting
 from scripts.roofline import GPUS, Gpu, GpuName, Seconds, counted, require_triton
 
@@ -76,4 +76,4 @@ def whole_step(
 
 
 if __name__ == "__main__":
-    as_command(whole_step)()
+    main(as_command(whole_step), "python -m scripts.whole_step")

@@ -238,20 +238,22 @@ def _options(
         raise typer.Exit
 
 
-def main() -> None:
-    """Run the console script. A wrong subcommand or option is one line, with exit code 2.
+def main(command: Any = None, name: str = "highrank") -> None:
+    """Run the console script, or a command of `as_command`.
 
-    The code is 1, without a message, if the reader of the output has gone (`highrank … | head -1`).
+    A wrong subcommand or option is one line, with exit code 2. The code is 1, without a message, if
+    the reader of the output has gone (`highrank … | head -1`).
     """
     try:
         try:
-            code = typer.main.get_command(app).main(prog_name="highrank", standalone_mode=False)
+            command = command or typer.main.get_command(app)
+            code = command.main(prog_name=name, standalone_mode=False)
         except UsageError as error:
             code = 2
             if type(error).__name__ == "NoArgsIsHelpError":
                 error.show()
             else:
-                path = error.ctx.command_path if error.ctx else "highrank"
+                path = error.ctx.command_path if error.ctx else name
                 said = error.format_message().removesuffix(".")
                 typer.echo(f"{path}: {said}; see {path} --help", err=True)
         except typer.Abort:

@@ -46,6 +46,8 @@ def card(
     needs neither network nor scripts. A section that does not apply to the model is left out.
     More in docs/howto/card.md.
     """
+    if data is None and (split, tokens) != ("test", 5_000):
+        raise ValueError("--split and --tokens: change nothing without DATA; name it")
     from highrank_plugins.reports.card.gather import make_card
     from highrank_plugins.reports.card.page import render
 
@@ -102,6 +104,8 @@ def spectra(
     plots.check_plot(plot)
     if linear is not None and curve != "relative":
         raise ValueError("--linear draws relative values; leave --curve out")
+    if plot is None and (linear, curve) != (None, "relative"):
+        raise ValueError("--linear and --curve: change nothing without --plot; add it")
     read = dict(zip(distinct_names(results), map(_spectrum, results), strict=True))
     models = [{"name": name} | numbers for name, (numbers, _) in read.items()]
     report({"models": models}, output)

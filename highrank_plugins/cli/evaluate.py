@@ -84,6 +84,8 @@ def score(
     tokenise, output, measures = options.tokenise, options.output, options.measures
     if options.compound_split:
         scoring.check_compounds(tokenise)
+    if not options.against and (options.test, options.samples) != ("bootstrap", 0):
+        raise ValueError("--test and --samples: change nothing without --against; add it")
     if measures is not None and not measures.is_dir():
         raise ValueError(f"--measures {measures}: no such folder")
     texts = scoring.read_lines(reference)

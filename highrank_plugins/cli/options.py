@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import re
 import sys
 from argparse import Namespace
@@ -81,7 +82,8 @@ def numbers(option: str, text: str, kind: Callable[[str], Number]) -> list[Numbe
         found = [kind(word) for word in words if word]
     except ValueError:
         found = []
-    if len(found) < len(words):
+    endless = any(isinstance(value, float) and not math.isfinite(value) for value in found)
+    if len(found) < len(words) or endless:
         raise ValueError(f"{option} {text}: expected {_KINDS[kind]} separated by commas")
     if twice := [value for value in found if found.count(value) > 1]:
         raise ValueError(f"{option} {text}: {twice[0]} is given twice; give it once")

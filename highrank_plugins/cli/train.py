@@ -1,5 +1,6 @@
 """Provide `highrank train configure`, `match` and `launch`: from a configuration to runs."""
 
+import shlex
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -57,7 +58,7 @@ def configure(
         check_measures(settings, tree)
         check_options(settings, tree)
     if commands is not None:
-        _write_commands(settings, commands, launch.split(), corpus)
+        _write_commands(settings, commands, _words(launch), corpus)
     if not same:
         write_text(output, settings.text())
 
@@ -84,7 +85,11 @@ def check_measures(settings: configuration.Configuration, tree: Tree) -> None:
 def _write_commands(
     settings: configuration.Configuration, folder: Path, words: list[str], corpus: Path | None
 ) -> None:
-    more: dict[str, Any] = {"dry_run": "yes" if "--dry-run" in words else ""}
+    code = settings.train.get("user_dir")
+    more: dict[str, Any] = {
+        "dry_run": "yes" if "--dry-run" in words else "",
+        "own_code": members.files_digest(Path(str(code)), "*.[ch]pp", "*.py") if code else "",
+    }
     if corpus is not None:
         files = read_corpus(corpus)
         train = settings.train
@@ -96,16 +101,32 @@ def _write_commands(
     lines.write_recipe_files(settings, folder, launch, more)
 
 
+def _words(launch: str) -> list[str]:
+    """Return the words of --launch, as a shell would split them."""
+    try:
+        return shlex.split(launch)
+    except ValueError as error:
+        raise ValueError(f"--launch {launch}: {error}") from None
+
+
 def _launch(settings: configuration.Configuration, words: list[str], saved: Path) -> lines.Launch:
     """Rehearse the launch, and print its output if `words` have --dry-run."""
     options = lines.launch_options(settings, words)
     train = lines.launched(settings.train)
-    given = [*lines.words_of(options), *words, "--dry-run", "--", "fairseq-train", "DATA"]
+    given = ["--dry-run", *lines.words_of(options), *words, "--", "fairseq-train", "DATA"]
     given += [*lines.user_dir(train), *lines.words_of(train), "--save-dir", str(saved)]
     with redirect_stdout(StringIO()) as said:
         try:
-            context = as_command(launch).make_context("highrank launch", given)
+            command = as_command(launch)
+            of_launch = typer.Context(command, info_name="highrank launch")
+            # alone, since a last option without its value would take the -- behind it
+            named, *_ = command.make_parser(of_launch).parse_args([*words])
+            if named.get("command") or "help" in named:
+                raise ValueError("give options alone; the recipe adds the command")
+            context = command.make_context("highrank launch", given)
             found = LaunchSettings(**{n: context.params[n] for n in LaunchSettings.model_fields})
+            if found.log_dir is not None:
+                raise ValueError(f"--log-dir: the recipe has logs in {saved}/logs; leave it out")
             launch(context.params["command"], found)
         except Exception:  # raised again: this only adds a line, whatever the error is
             if words:  # the error itself only names an option of `highrank launch`

@@ -10,9 +10,11 @@ measured='test'     # texts of the measures (rank, divergence, …); valid,test 
 
 shared_options=("${BASH_SOURCE[0]}" "${shared_options[@]}")
 
-# open_language_model: open the run's directory and configuration.
+# open_language_model: open the run's directory and configuration. A small scale has other words: its
+# perplexity cannot be compared with published ones.
 # shellcheck disable=SC2154
 open_language_model() {
+    if [[ ${scale-full} == full ]]; then published=${recipe_dir##*/}; fi
     if [[ -n $data ]]; then
         [[ -d $data ]] || refuse "--data $data: no such folder"
         data=$(absolute "$data")
@@ -91,10 +93,7 @@ language_model_stages() {
     forget_score_without_record
     run_stage 6 score "collect the perplexities" collect_perplexities \
         "$(<"$config") $(perplexity_logs)" "$run_dir/evaluate"
-    if in_range 7; then
-        log "stage 7 summary: everything is in $run_dir/results.json"
-        cat -- "$run_dir/score/summary.txt"
-    fi
+    show_summary "perplexities"
 }
 
 # binarise: the text, or its pieces in the folder $words.
@@ -163,9 +162,4 @@ evaluate_split() {
 # perplexity_logs: print the logs that hold the perplexities, since a digest leaves logs out.
 perplexity_logs() { cat -- "$run_dir"/evaluate/*{train,valid,test}.log 2>/dev/null || true; }
 
-# A small scale has other words; its perplexity cannot be compared with published ones.
-collect_perplexities() {
-    local papers=(--published "${recipe_dir##*/}")
-    if [[ ${scale-full} != full ]]; then papers=(); fi
-    record_scores "$data_bin" "$run_dir/evaluate" --summary "$out/summary.txt" ${papers[@]+"${papers[@]}"}
-}
+collect_perplexities() { record_scores "$data_bin" "$run_dir/evaluate"; }

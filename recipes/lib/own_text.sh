@@ -20,7 +20,7 @@ read_own_text() {
         refuse "--measured-updates '$measured_updates': expected a number, or 0 for none"
     if [[ -z $data && -d $recipe_dir/text ]]; then data=$recipe_dir/text; fi     # of highrank new
     [[ -n $data ]] || refuse "--data is required: your text (see --help)"
-    data=$(absolute "${data%/}")
+    data=$(realpath --canonicalize-missing --no-symlinks -- "$data")
     own_text_flags=("$@" --sizes "$recipe_dir/$sizes.yaml" --size "$size" --overlap "$overlap"
         ${limit:+--limit "$limit"})
     settings=$(highrank data own-text "$data" "${own_text_flags[@]}") || exit 2
@@ -74,17 +74,24 @@ split_own_text() { run highrank data pieces "$run_dir/text" "$out" --languages t
 # them is kept.
 say_minutes() {
     if ! in_range 3 || ((measured_updates == 0)) || [[ -e $run_dir/train/metrics.jsonl ]]; then return; fi
-    local scratch updates
+    if asks_for launch; then
+        log "no updates are timed: --launch trains on other processes than one of this machine"
+        return
+    fi
+    local scratch
     scratch=$(mktemp -d)
     write_command "$scratch/command.sh" train "$1" --save-dir "$scratch/train" --log-format json \
         --no-save --disable-validation --log-interval 1 --max-update "$((measured_updates + 2))"
     log "measuring $measured_updates updates"
     bash "$scratch/command.sh" >"$scratch/log" 2>&1 || { cat "$scratch/log"; rm -rf -- "$scratch"; return 1; }
-    updates=${settings[train.max_update]-$(($(setting train.max_epoch) * $(numbers_of updates_per_epoch)))}
-    log "training takes about $(numbers_of ups | sort -g | awk -v updates="$updates" '
+    log "training takes about $(numbers_of ups | sort -g | awk -v most="${settings[train.max_update]-0}" \
+        -v epochs="${settings[train.max_epoch]-0}" -v each="$(numbers_of updates_per_epoch)" '
         { speeds[NR] = $1 }
-        END { printf "%.0f minutes", updates / speeds[int((NR + 1) / 2)] / 60 }') on this machine:" \
-        "$updates updates, at the speed of $measured_updates; then it translates or scores"
+        END {
+            updates = epochs * each
+            if (!updates || most && most < updates) updates = most
+            printf "%.0f minutes on this machine: %d", updates / speeds[int((NR + 1) / 2)] / 60, updates
+        }') updates, at the speed of $measured_updates; then it translates or scores"
     rm -rf -- "$scratch"
 }
 

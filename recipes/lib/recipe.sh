@@ -128,11 +128,14 @@ check_run_dir() {
             "another folder by --name or --exp-dir"
 }
 
-# abandon_run: a new run that is refused before its first stage leaves no directory behind.
+# abandon_run: what is refused before its first stage gives a finished run its configuration back, and
+# leaves no new directory behind.
+# shellcheck disable=SC2154
 abandon_run() {
+    [[ -z ${earlier_config-} ]] || echo "$earlier_config" >"$config"
     ((${#new_directories[@]} > 0)) || return 0
-    rm -rf -- "$run_dir/.lock" "$run_dir/config.yaml" "$run_dir/commands"
-    rmdir --ignore-fail-on-non-empty -- "$run_dir/log" "${new_directories[@]}"
+    rm -rf -- "${new_directories[0]}"/{.lock,config.yaml,commands}
+    rmdir --ignore-fail-on-non-empty -- "${new_directories[0]}/log" "${new_directories[@]}"
 }
 
 # --- stages --------------------------------------------------------------------------------------
@@ -234,12 +237,6 @@ run_resumable_stage() {
     echo "$stage_key" >"$out/.done"
 }
 
-# refuse_stage MESSAGE…: refuse, and give a finished run its configuration back.
-refuse_stage() {
-    [[ -z ${earlier_config-} ]] || echo "$earlier_config" >"$run_dir/config.yaml"
-    refuse "$@"
-}
-
 # check_earlier …: with the arguments of run_stage, for a stage before --stage. Refuses incomplete
 # output, and output of other options or inputs. Inputs that are gone cannot be compared.
 check_earlier() {
@@ -248,9 +245,11 @@ check_earlier() {
         [[ -e $path ]] || return 0      # the stage that needs the output reports it
     done
     find_stage_key "$@"
-    [[ $(cat -- "$run_dir/$2/.key" 2>/dev/null || true) == "$stage_key" ]] ||
-        refuse_stage "stage $1 ($2) was run with other options or inputs than this command's:" \
+    if [[ $(cat -- "$run_dir/$2/.key" 2>/dev/null || true) != "$stage_key" ]]; then
+        abandon_run
+        refuse "stage $1 ($2) was run with other options or inputs than this command's:" \
             "give those of $run_dir/$2${6+ (its inputs: ${*:6:2})}, or run it again with --stage $1"
+    fi
     [[ -e $run_dir/$2/.done ]] ||
         refuse "stage $1 ($2) is incomplete; run --stage $1 to resume it"
 }

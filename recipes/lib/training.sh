@@ -17,10 +17,12 @@ shared_options=("${BASH_SOURCE[0]}" "${shared_options[@]}")
 configure_flags=()                      # further flags of highrank train configure
 
 # Set by settings.sh, which configure writes: blocks and values of the configuration, its measures
-# (those of a text again by themselves), the options that a training run depends on, and the contents of corpus.yaml.
+# (those of a text again by themselves), the options that a training run depends on, a digest of the
+# code in train.user_dir, and the contents of corpus.yaml.
 declare -A settings=()
 # shellcheck disable=SC2034
-measures=() text_measures=() training_key='' other_nodes='' dry_run='' archives=() gigabytes=0
+measures=() text_measures=() training_key='' own_code='' other_nodes='' dry_run='' archives=() gigabytes=0
+published=''                            # task of published.yaml whose scores a summary has
 
 # open_configured_run: open the run's directory, and check the configuration before anything runs.
 # $commands gets settings.sh and the command of each block. With --dry-run in --launch, print the
@@ -43,6 +45,7 @@ open_configured_run() {
     }
     # shellcheck source=/dev/null
     source "$commands/settings.sh"
+    training_key+=${own_code:+$'\n'"code: $own_code"}
     if [[ -n $dry_run ]]; then
         log "nothing was done: --launch has --dry-run"
         abandon_run
@@ -130,14 +133,22 @@ forget_score_without_record() {
     if [[ ! -e $run_dir/results.json ]]; then remove_output "$run_dir/score"; fi
 }
 
-# show_published: print the papers' scores of the recipe's task next to this run's.
-show_published() {
-    highrank published "${recipe_dir##*/}" --results "$run_dir/results.json"
+# show_summary WHAT: stage 7.
+show_summary() {
+    local summary=$run_dir/score/summary.txt
+    in_range 7 || return 0
+    if [[ ! -e $summary ]]; then
+        abandon_run
+        refuse "stage 7 (summary) needs $summary: start with an earlier --stage"
+    fi
+    log "stage 7 summary: $1; everything is in $run_dir/results.json"
+    cat -- "$summary"
 }
 
-# record_scores DATA SCORES [WORD…]: write the record with these scores of a model of this data.
+# record_scores DATA SCORES [WORD…]: write the record with these scores of a model of this data, and
+# its summary.
 record_scores() {
-    local more=(--data "$1" "${@:3}")
+    local more=(--data "$1" --summary "$out/summary.txt" ${published:+--published "$published"} "${@:3}")
     if asks_for finetune; then more+=(--finetuning "$run_dir/finetune"); fi
     if [[ -e $out/paired.json ]]; then more+=(--paired "$out/paired.json"); fi
     run highrank record --scores "$2" --config "$config" --training "$run_dir/train" \

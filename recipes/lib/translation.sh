@@ -48,7 +48,7 @@ model_stages() {
         score_translations \
         "$(<"$config") ${score_flags[*]}" "$text" "$run_dir/generate" \
         ${score_inputs[@]+"${score_inputs[@]}"}
-    if in_range 7; then show_results; fi
+    show_summary "sample translations${published:+; published scores are of newstest2014}"
 }
 
 make_pieces() {
@@ -93,12 +93,7 @@ score_translations() {
         --hypotheses "$out/test.$target_language" --output "$out/scores.json" --measures "$out" \
         ${score_flags[@]+"${score_flags[@]}"}
     record_scores "$prepared/data-bin" "$out/scores.json" \
-        --generated "$run_dir/generate/test.txt" --summary "$out/summary.txt" \
+        --generated "$run_dir/generate/test.txt" \
         --samples "$prepared/text/test.$source_language" \
         --samples "$prepared/text/test.$target_language" --samples "$out/test.$target_language"
-}
-
-show_results() {
-    log "stage 7 summary: sample translations; everything is in $run_dir/results.json"
-    cat -- "$run_dir/score/summary.txt"
 }

@@ -16,6 +16,7 @@ shared_options=("${BASH_SOURCE[0]}" "${shared_options[@]}")
 # wmt_recipe SOURCE TARGET [FLAG…]: run all stages, with further flags for `evaluate score`. The
 # languages are those of the pairs in corpus.yaml.
 wmt_recipe() {
+    published=${recipe_dir##*/}         # of newstest2014
     choose_scale
     take_paths
     configure_flags=(--corpus "$corpus")
@@ -72,9 +73,11 @@ take_paths() {
 check_languages() {
     local block
     for block in train generate; do
-        [[ "$(setting "$block.source_lang") $(setting "$block.target_lang")" == "$1 $2" ]] ||
+        if [[ "$(setting "$block.source_lang") $(setting "$block.target_lang")" != "$1 $2" ]]; then
+            abandon_run
             refuse "$block.source_lang and $block.target_lang of $config: this recipe's corpus," \
                 "scores and published numbers are of $1 to $2; remove the change"
+        fi
     done
 }
 
@@ -158,11 +161,4 @@ clean_text() {
     need_space "$(($(bytes_of "${files[@]}") * 2))"
     run_block "$run_dir/log/clean.sh" clean "$corpus" "$texts" "$out" \
         --languages "$source_language,$target_language"
-}
-
-# show_results: replace that of translation.sh, to print the published numbers, too.
-show_results() {
-    log "stage 7 summary: everything is in $run_dir/results.json; papers' scores are of newstest2014"
-    show_published
-    cat -- "$run_dir/score/summary.txt"
 }

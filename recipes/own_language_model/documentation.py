@@ -32,7 +32,7 @@ def main() -> None:
 
 def sentences(packages: Sequence[str] = PACKAGES) -> Iterator[str]:
     """Yield the sentences of all packages, whose files are mixed by a hash of their names."""
-    files = {}
+    files: dict[str, Path] = {}
     for spec in filter(None, map(find_spec, packages)):
         for folder in map(Path, spec.submodule_search_locations or ()):
             found = [path for path in folder.rglob("*.py") if "tests" not in path.parts]

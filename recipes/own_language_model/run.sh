@@ -23,7 +23,7 @@ if [[ $order == lines ]]; then
     configure_flags=(--set=sample_break_mode=eos --set=evaluate.sample_break_mode=eos
         --set=evaluate.context_window=0)
 fi
-sizes=sizes_${conf%%/*} scale=own source=
+sizes=sizes_${conf%%/*} source=
 [[ -e $recipe_dir/$sizes.yaml ]] ||
     refuse "--conf $conf: expected TRUNK/LAYER with the trunk awd_lstm or transformer, such as awd_lstm/${conf##*/}"
 if [[ $data == embedded && -d $recipe_dir/text ]]; then

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from highrank_plugins.cli import as_command
+from highrank_plugins.cli import as_command, main
 from highrank_plugins.common.blocks import option
 from highrank_plugins.common.files import write_json, write_text
 from highrank_plugins.common.folders import new_folder
@@ -225,4 +225,4 @@ def dialogue_text(
 
 
 if __name__ == "__main__":
-    as_command(dialogue_text)()
+    main(as_command(dialogue_text), "python recipes/switchboard/dialogue.py")

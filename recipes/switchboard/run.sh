@@ -72,12 +72,12 @@ score_responses() {
         --scored "$run_dir/generate/test.txt" --responses "$run_dir/text/test.response" \
         --output "$out/scores.json"
     record_scores "$run_dir/data-bin" "$out/scores.json" \
-        --generated "$run_dir/generate/test.txt" --generated "$run_dir/generate/test1.txt" \
-        --summary "$out/summary.txt"
+        --generated "$run_dir/generate/test.txt" --generated "$run_dir/generate/test1.txt"
 }
 
 files=()                        # a later --stage does without --data, and then compares nothing
 if in_range 0 || [[ -n $data ]]; then find_corpus; fi
+published=switchboard
 open_configured_run
 if ((${#files[@]} > 0)); then
     run_stage 0 text "write contexts and responses of the corpus in $data" write_text \
@@ -95,8 +95,4 @@ run_stage 5 generate "score the test responses, and respond" respond \
 forget_score_without_record
 run_stage 6 score "score the responses" score_responses \
     "$(<"$config")" "$run_dir/text" "$run_dir/generate"
-if in_range 7; then
-    log "stage 7 summary: sample responses; everything is in $run_dir/results.json"
-    show_published
-    cat -- "$run_dir/score/summary.txt"
-fi
+show_summary "scores of responses"

@@ -10,7 +10,7 @@ import numpy as np
 from tqdm import tqdm
 
 from highrank_plugins.analysis.scored_text import bleu_tokens, require_joined
-from highrank_plugins.cli import as_command
+from highrank_plugins.cli import as_command, main
 from highrank_plugins.cli.evaluate import write_or_print
 from highrank_plugins.common.blocks import option
 from highrank_plugins.common.formatting import bar_options
@@ -122,4 +122,4 @@ def dialogue_score(
 
 
 if __name__ == "__main__":
-    as_command(dialogue_score)()
+    main(as_command(dialogue_score), "python recipes/switchboard/score.py")

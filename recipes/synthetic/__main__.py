@@ -6,15 +6,15 @@ from the root of the repository; `--help` lists the experiments.
 """
 
 import contextlib
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from highrank_plugins.cli import as_command, make_group, user_errors
+from highrank_plugins.cli import as_command, main, make_group, user_errors
 from highrank_plugins.cli.options import (
-    Number,
     UserDir,
     echo_markdown,
     names,
@@ -78,10 +78,12 @@ def dirichlet(
     plots.check_plot(plot)
     chosen = heads_named(names("--heads", heads), components)
     varied: dict[str, list] = {
-        "dim": _values("--dim", dim, int, 1),
-        "classes": _values("--classes", classes, int, 2),
-        "alpha": _values("--alpha", alpha, float, 0),
+        "dim": _values("--dim", dim, 1),
+        "classes": _values("--classes", classes, 2),
+        "alpha": sorted(numbers("--alpha", alpha, float)),
     }
+    if not varied["alpha"][0] > 0:
+        raise ValueError(f"--alpha {alpha}: must be above 0")
     several = [name for name, values in varied.items() if len(values) > 1]
     if len(several) > 1:
         raise ValueError(
@@ -119,13 +121,11 @@ def dirichlet(
         plots.draw(plot, *figures)
 
 
-def _values(option: str, text: str, kind: Callable[[str], Number], least: float) -> list[Number]:
+def _values(option: str, text: str, least: int) -> list[int]:
     """Return numbers in ascending order."""
-    found = sorted(numbers(option, text, kind))
-    if kind is float and not found[0] > least:
-        raise ValueError(f"{option} {text}: must be above {least:g}")
+    found = sorted(numbers(option, text, int))
     if found[0] < least:
-        raise ValueError(f"{option} {text}: must be at least {least:g}")
+        raise ValueError(f"{option} {text}: must be at least {least}")
     return found
 
 
@@ -189,11 +189,11 @@ def spamlang(
     of Godey and Artzi 2026.
     """
     plots.check_plot(plot)
-    if not lr > 0:
-        raise ValueError(f"--lr {lr}: must be above 0")
+    if not 0 < lr < math.inf:
+        raise ValueError(f"--lr {lr}: must be above 0, and finite")
     cases = grid_cases(
-        names("--heads", heads), _values("--classes", classes, int, 2),
-        _values("--dim", dim, int, 1), _values("--seeds", seeds, int, 0),
+        names("--heads", heads), _values("--classes", classes, 2),
+        _values("--dim", dim, 1), _values("--seeds", seeds, 0),
         backward_ranks=numbers("--backward-rank", backward_rank, int) if backward_rank else (),
         components=components, context_scale=context_scale, steps=steps, lr=lr,
     )  # fmt: skip
@@ -274,7 +274,7 @@ def contexts(
     _draw_shares(plot, {str(number): hit for number, hit in enumerate(correct, 1)})
 
 
-EXPERIMENTS = {
+EXPERIMENTS: dict[str, Callable[..., None]] = {
     "dirichlet": dirichlet,
     "multimode": multimode,
     "spamlang": spamlang,
@@ -283,4 +283,4 @@ EXPERIMENTS = {
 }
 
 if __name__ == "__main__":
-    as_command(make_group(EXPERIMENTS))(prog_name="python -m recipes.synthetic")
+    main(as_command(make_group(EXPERIMENTS)), "python -m recipes.synthetic")

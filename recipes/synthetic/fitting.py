@@ -35,7 +35,7 @@ class FitSettings(BlockOptions):
 
     steps: int = option(1000, "Number of Adam steps.", ge=1)
     lr: float = option(0.1, "Adam's initial learning rate, which decays to 0.")
-    seed: int = option(0, "Seed of targets and weights.")
+    seed: int = option(0, "Seed of targets and weights.", ge=0)
 
 
 class DirichletSettings(FitSettings):
@@ -188,7 +188,12 @@ def multimode_experiment(
 
 def heads_named(names: Sequence[str], components: int | None) -> dict[str, dict[str, Any]]:
     """Return options of `build_head` for "mos", "plif" (on a softmax) or "mos+plif"."""
-    return {name: _options(name, components) for name in names}
+    found = {name: _options(name, components) for name in names}
+    if components is not None and not any("components" in options for options in found.values()):
+        raise ValueError(
+            f"--components {components}: changes nothing; no layer of --heads has them"
+        )
+    return found
 
 
 def _options(name: str, components: int | None) -> dict[str, Any]:

@@ -26,6 +26,9 @@ def gss_grid(
     plots.check_plot(plot)
     numbers = {"rank": rank, "perplexity": perplexity}
     points = [_c_and_k(path) for path in records]
+    for path, point in zip(records, points, strict=True):
+        if points.count(point) > 1:
+            raise ValueError(f"{path}: another record has its c and k, too; give one of each")
     for point, found in zip(points, numbers_of(records, *numbers.values()), strict=True):
         point |= zip(numbers, found, strict=True)
     columns = [[point[name] for point in points] for name in numbers]

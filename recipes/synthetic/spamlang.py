@@ -86,9 +86,10 @@ class SymbolTrunk(nn.Module):
         super().__init__()
         self.symbols = nn.Embedding(classes, dim)
         self.positions = nn.Parameter(0.02 * torch.randn(length, dim))
-        options = {"dropout": 0.0, "batch_first": True, "norm_first": True}
         heads = math.gcd(dim, max(1, dim // 16))
-        self.layer = nn.TransformerEncoderLayer(dim, heads, 4 * dim, **options)
+        self.layer = nn.TransformerEncoderLayer(
+            dim, heads, 4 * dim, dropout=0.0, batch_first=True, norm_first=True
+        )
         self.norm = nn.LayerNorm(dim)
         mask = nn.Transformer.generate_square_subsequent_mask(length)
         self.register_buffer("mask", mask, persistent=False)
@@ -170,6 +171,8 @@ def spamlang(options: dict[str, Any], settings: SpamLangSettings) -> SpamLangRun
             continue
         sought = HALF if half[0] is None else GOAL
         accuracy, loss = _evaluate(trunk, head, unseen, sought if step < settings.steps else 0)
+        if not math.isfinite(loss):
+            raise ValueError(f"step {step}: the loss is {loss}; lower --lr ({settings.lr:g})")
         if half[0] is None and accuracy >= HALF:
             half = retentions(trunk, head, unseen, settings.backward_rank)
         if accuracy >= GOAL:

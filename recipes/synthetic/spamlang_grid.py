@@ -46,6 +46,10 @@ def grid_cases(
             options = options | {"context_scale": context_scale}
             name += f", contexts × {context_scale:g}" if context_scale != 1 else ""
         layers.append((name, options, None))
+    if context_scale != 1 and not any("context_scale" in options for _, options, _ in layers):
+        raise ValueError(
+            f"--context-scale {context_scale:g}: changes nothing; no layer of --heads has contexts"
+        )
     layers += [
         (f"softmax, gradient of rank {rank}", {"name": "softmax"}, rank) for rank in backward_ranks
     ]

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from tests.recipes.conftest import LIBRARY, TOY
-from tests.recipes.running import begin, kill, refused, run, stages_done, wait_for
+from tests.recipes.running import RECIPES, begin, kill, refused, run, stages_done, wait_for
 
 
 def test_stages_run_once_and_again_when_an_option_has_changed(toy, tmp_path):
@@ -230,3 +230,44 @@ def test_a_link_in_place_of_a_file_or_folder_is_refused_and_not_followed(toy, tm
         if there:
             kept.rename(link)
     assert victim.read_text() == STORY and not [*folder.iterdir()]
+
+
+CONFIGURED = f"""\
+#!/usr/bin/env bash
+# A toy with a configuration.
+
+source "{RECIPES}/lib/training.sh"
+
+conf=a  # the configuration
+code=   # digest of the user's layers
+parse_options "$@"
+
+highrank() {{
+    mkdir -p -- "$commands"
+    echo "${{set[*]-}}" >"$config"
+    echo "training_key=options own_code=$code dry_run=${{launch:+yes}}" >"$commands/settings.sh"
+}}
+train() {{ echo trained >"$out/file"; }}
+collect() {{ echo "the score" >"$out/summary.txt"; }}
+open_configured_run
+run_resumable_stage 3 train "train" train "$training_key"
+run_stage 6 score "score" collect "$(<"$config")" "$run_dir/train"
+show_summary "a score"
+"""
+
+
+def test_what_does_nothing_leaves_the_configuration_of_a_run_and_no_folder(tmp_path):
+    """Other code of the user trains again; a dry run and refusals change no file."""
+    (tmp_path / "run.sh").write_text(CONFIGURED)
+    command = ["bash", tmp_path / "run.sh", "--exp-dir", tmp_path / "exp", "--set", "lr=1"]
+    run_dir = tmp_path / "exp" / tmp_path.name / "a"
+    refused([*command, "--stage", "7"], f"stage 7 (summary) needs {run_dir}/score/summary.txt")
+    assert not (tmp_path / "exp").exists()
+    result = run(command)
+    assert stages_done(result) == [3, 6] and result.stdout == "the score\n"
+    assert stages_done(run(command)) == []
+    other = [*command, "--set", "lr=2"]
+    assert "nothing was done" in run([*other, "--launch=--dry-run"]).stderr
+    refused([*other, "--stage", "6", "--code", "new"], f"stage 3 (train) {OTHER}")
+    assert (run_dir / "config.yaml").read_text() == "lr=1\n"
+    assert stages_done(run([*command, "--code", "new"])) == [3]

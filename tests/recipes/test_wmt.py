@@ -190,6 +190,7 @@ def test_archives_that_have_changed_are_named_with_their_checksums(tmp_path):
     refuse(tmp_path, corpus, f"{archive}: its sha256 is ", "--data", archives)
     changed = "stage 0 (corpus) was run with other options or inputs"
     refuse(tmp_path, corpus, changed, "--data", archives, "--stage", 1)
+    assert not [*(tmp_path / "exp" / NAME).glob("prepared-*/config.yaml")]  # that of the run stays
     archive.unlink()  # cannot be compared, and is no longer needed
     refuse(tmp_path, corpus, "needs", "--data", archives, "--stage", 2, "--stop-stage", 2)
 

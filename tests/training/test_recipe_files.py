@@ -9,6 +9,7 @@ from highrank_plugins.cli.train import check_measures
 from highrank_plugins.common.blocks import ConfigurationError
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.measures import find_measure, measure_names
+from highrank_plugins.studies.members import files_digest
 from highrank_plugins.training.command_line import write_recipe_files
 from highrank_plugins.training.configuration import load, load_tree, validate
 from tests.cli import highrank
@@ -116,6 +117,19 @@ def test_keys_of_finished_runs_stay_the_same(configure, words, block, key):
     assert bool(other) == ("--nodes" in words)
 
 
+def test_a_digest_of_the_users_layers_is_there_for_the_key(configure, tmp_path):
+    """A training run is repeated when a layer of the user has changed."""
+    mine, digests = tmp_path / "mine", []
+    mine.mkdir()
+    for name in ("__init__.py", "notes.txt", "__init__.py"):
+        with (mine / name).open("a") as file:
+            file.write("# a line\n")
+        files_digest.cache_clear()  # as in another process
+        configure(train=TRAIN | {"user_dir": str(mine)})
+        digests.append(configure.bash('echo "$own_code"'))
+    assert digests[0] and digests[0] == digests[1] != digests[2]
+
+
 STREAMS = {"task": "bptt_language_modeling", "batch_size": 12, "distributed_world_size": 1}
 
 
@@ -154,3 +168,32 @@ def test_processes_that_cannot_share_the_streams_are_refused(configure, words, f
     with pytest.raises(AssertionError, match=message):
         configure(f"--launch={words}", **blocks)
     assert not configure.folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "--processes 2 -- fairseq-train --arch x",
+            "give options alone; the recipe adds the command",
+        ),
+        ("--help", "give options alone"),
+        ("--processes '2", "--launch --processes '2: No closing quotation"),
+        ("--gpus-per-node 2 --slurm {folder}/job.sh --account", "'--account' requires an argument"),
+        (
+            "--processes 2 --log-dir logs",
+            "--log-dir: the recipe has logs in .*/train/logs; leave it",
+        ),
+    ],
+)
+def test_what_would_start_or_hide_a_launch_is_refused(configure, words, message):
+    """A rehearsal starts nothing, and writes no script for SLURM, whatever --launch has."""
+    with pytest.raises(AssertionError, match=message):
+        configure(f"--launch={words.format(folder=configure.file.parent)}")
+    assert {path.name for path in configure.file.parent.iterdir()} == {"conf.yaml", "config.yaml"}
+
+
+def test_words_of_a_launch_may_have_quotes(configure):
+    configure("--launch=--gpus-per-node 2 --slurm 'my job.sh' --sbatch '--comment=a b'")
+    line = (configure.folder / "launch.sh").read_text()
+    assert "--slurm 'my job.sh'" in line and "'--comment=a b'" in line

@@ -45,6 +45,9 @@ def test_gss_grid_correlates_records(tmp_path):
     found = result_of(tmp_path, "gss-grid", *records)
     assert found["points"][1] == {"c": -1, "k": 3, "rank": 50, "perplexity": 58}
     assert found["correlation"]["r"] < -0.9
+    write_record(tmp_path / "seed.json", 30, 61, -1, 2)
+    said = experiment("gss-grid", *records, tmp_path / "seed.json").output
+    assert f"{records[0]}: another record has its c and k, too" in said
     write_record(tmp_path / "other.json", 3, 3)
     done = experiment("gss-grid", *records, tmp_path / "other.json")
     assert done.exit_code == 2 and "other.json: its configuration has no train.head_gss_c" in (
@@ -83,7 +86,7 @@ def test_dirichlet_fits_every_head_in_several_dimensions(tmp_path):
     fits = result_of(tmp_path, "dirichlet", *words)["fits"]
     assert list(fits) == ["softmax", "mos", "mos+gss"]
     assert fits["mos"]["mean_kl"] < fits["softmax"]["mean_kl"]
-    found = result_of(tmp_path, "dirichlet", *words, "--heads", "softmax", "--dim", "4,2")
+    found = result_of(tmp_path, "dirichlet", *words, "--heads", "softmax,mos", "--dim", "4,2")
     assert found["settings"]["dim"] == [2, 4] and [*found["fits_by_dim"]] == ["2", "4"]
     narrow, wide = (found["fits_by_dim"][d]["softmax"]["mean_kl"] for d in ("2", "4"))
     assert wide < narrow
@@ -98,7 +101,7 @@ def test_multimode_fits_every_head(tmp_path):
     assert fits["mos"]["mean_kl"] < min(fits["softmax"]["mean_kl"], fits["moc"]["mean_kl"])
     assert all(0 <= fit["complete"] <= fit["recall"] <= 1 for fit in fits.values())
     # with a dimension for every word all modes are on top
-    more = ["--heads", "softmax", "--learn-words", "--dim", 12]
+    more = ["--heads", "softmax,mos", "--learn-words", "--dim", 12]
     fit = result_of(tmp_path, "multimode", *words, *more)["fits"]["softmax"]
     assert fit["recall"] == fit["complete"] == 1 and fit["mean_kl"] < 0.05
 
@@ -109,6 +112,8 @@ def test_multimode_fits_every_head(tmp_path):
     ("multimode --heads mos,", "--heads mos,: expected names separated by commas"),
     ("dirichlet --heads mos+x", "--heads mos+x: expected one of"),
     ("dirichlet --alpha 0", "--alpha 0: must be above 0"),
+    ("dirichlet --alpha 1,inf", "--alpha 1,inf: expected numbers separated by commas"),
+    ("dirichlet --heads softmax --components 3", "--components 3: changes nothing; no layer of"),
     ("dirichlet --classes 1", "--classes 1: must be at least 2"),
     ("dirichlet --dim 2,4 --alpha .1,1", "--dim and --alpha: only one of them"),
     ("dirichlet --dim 2,x", "--dim 2,x: expected whole numbers separated by commas"),
@@ -119,6 +124,9 @@ def test_multimode_fits_every_head(tmp_path):
     ("spamlang --dim 0", "must be at least 1"),
     ("spamlang --heads moz", "moz"),
     ("spamlang --lr 0", "--lr 0.0: must be above 0"),
+    ("spamlang --lr inf", "--lr inf: must be above 0"),
+    ("spamlang --lr 1e20 --heads softmax --classes 5 --dim 2", "the loss is nan; lower --lr"),
+    ("spamlang --heads softmax --context-scale 4", "--context-scale 4: changes nothing; no la"),
 ])  # fmt: skip
 def test_bad_options_are_refused(words, message):
     done = experiment(*words.split())
