@@ -24,7 +24,7 @@ from highrank_plugins.results import doubts
 if TYPE_CHECKING:
     from highrank_plugins.common.names import Score
 
-METRICS = "metrics.jsonl"  # of a training run, see hooks/metrics_file.py
+METRICS = "metrics.jsonl"  # of a training run, see hooks/metrics.py
 RESULTS = "results.json"  # file name of a recipe's record
 # what a run keeps to its end; a launcher sets batches, and a longer run has other limits
 OF_A_RUN = ("arch", "seed", "task", "criterion", "optimizer", "lr", "dropout", "label_smoothing")

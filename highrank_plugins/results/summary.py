@@ -111,7 +111,8 @@ def summary(result: dict[str, Any], texts: list[Path]) -> str:
 def _samples(texts: list[Path]) -> list[str]:
     """Return sentences spread evenly over the text, each with its reference and translation."""
     names, lines = ("source", "reference", "translation"), read_together(texts)
-    places = ((2 * index + 1) * len(lines) // (2 * SAMPLES) for index in range(SAMPLES))
+    spread = ((2 * index + 1) * len(lines) // (2 * SAMPLES) for index in range(SAMPLES))
+    places = dict.fromkeys(spread) if lines else ()  # a short text has fewer
     return [
         "\n".join(f"{n:>12}  {s}" for n, s in zip(names, lines[place], strict=True)) + "\n"
         for place in places

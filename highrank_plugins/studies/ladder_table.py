@@ -208,6 +208,8 @@ def ladder_tables(
     rates = {ladder.systems[one]: losses for one, losses in of.study.rates.items()}
     notes = [*notes, *rate_notes(rates, "lr")]
     measured = of_records(ladder, records)
+    drawn = of.folder / "ladder.svg"
+    drawn.unlink(missing_ok=True)  # of an earlier table, which may have projected more
     sizes = list(ladder.sizes)
     looked = {name: getattr(ladder.settings, name) for name in ("metric", "baseline", "target")}
     looked |= {"sizes": sizes, "computes": {n: at for n, (at, _) in measured.rungs.items()}}
@@ -223,5 +225,5 @@ def ladder_tables(
     lost = measured.lost | {ladder.systems[one] for one in reasons}
     table, figures = judge(ladder, Measured(measured.rungs, [*notes, *measured.notes], lost))
     if figures and plots.is_available():
-        plots.draw(of.folder / "ladder.svg", *figures)
+        plots.draw(drawn, *figures)
     return [table]

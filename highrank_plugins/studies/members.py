@@ -206,7 +206,12 @@ def _configuration_of(study: Study, member: Member) -> Path:
             f"{study.file}: {member.system}: conf {member.conf}: expected the name of a file in "
             f"{study.recipe / 'conf'}, without .yaml; copy yours there"
         )
-    return find_configuration(study.recipe, member.conf, study.options.get("scale") == "small")
+    return _named(study, member.conf)
+
+
+def _named(study: Study, name: str) -> Path:
+    """Return the configuration that a name stands for at the scale of a study."""
+    return find_configuration(study.recipe, name, study.options.get("scale") == "small")
 
 
 def _check_values(study: Study, member: Member, conf: Path, sets: list[str]) -> None:
@@ -224,7 +229,7 @@ def _matched(study: Study, member: Member, conf: Path, exp_dir: Path) -> dict[st
     match = member.match
     system = configuration.load(conf, _assignments(dict(member.changes)))
     shared = _assignments(study.settings.set)
-    reference = configuration.load(find_configuration(study.recipe, match.to), shared)
+    reference = configuration.load(_named(study, match.to), shared)
     question = json.dumps([system.text(), reference.text(), match.model_dump()])
     file = study_folder(study, exp_dir) / "matched" / f"{member.system}.yaml"
     if file.is_file():

@@ -52,6 +52,26 @@ class Standing:
             found.setdefault(one.system, []).append(one)
         return found
 
+    @cached_property
+    def planned(self) -> dict[str, list[str]]:
+        """Return the seeds of each system in the plan, if any."""
+        return {} if self.plan is None else seeds_of(self.plan["keys"])
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether the plan lets seeds be added after a look; their order then tells the looks."""
+        return self.plan is not None and self.plan["most"] > self.plan["seeds"]
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether there are more seeds than the plan has at most."""
+        return self.plan is not None and most_seeds(self.members) > self.plan["most"]
+
+    @property
+    def test(self) -> PlannedTest:
+        looks = (self.plan["seeds"], self.plan["most"]) if self.plan and self.may_grow else None
+        return PlannedTest(self.study.settings.test, looks)
+
 
 def read_mapping(file: Path, kind: type = object, damaged: str = DAMAGED) -> dict[str, Any]:
     """Return the mapping in a file of a study's folder; its values are of one kind."""
@@ -80,12 +100,6 @@ def planned(folder: Path) -> StudyPlan | None:
 
 def most_seeds(members: Sequence[Member | PreparedMember]) -> int:
     return max(map(len, seeds_of(one.name for one in members).values()))
-
-
-def test_of(study: Study, plan: StudyPlan | None) -> PlannedTest:
-    """Return the test of a study: a sequential one if its plan lets seeds be added."""
-    looks = None if plan is None or plan["most"] == plan["seeds"] else (plan["seeds"], plan["most"])
-    return PlannedTest(study.settings.test, looks)
 
 
 def forecast(
@@ -193,26 +207,28 @@ def plan_notes(of: Standing) -> Iterator[str]:
     """Yield whether a study is as planned: seeds beyond it, and what changed since."""
     if (plan := of.plan) is None:
         return
-    if beyond := most_seeds(of.members) > plan["most"]:
+    if of.is_beyond:
         yield f"Beyond the plan: it had {plan['most']} seeds of each system at most."
     now, digest = _settings(of.study), plan.get("sha256")
     changed = [name for name in now if (plan.get(name) or None) != (now[name] or None)]
-    if changed := [*changed, *_changed_members(of.members, plan)]:
+    if changed := [*changed, *_changed_members(of, plan)]:
         since = f"{digest[:12]} was registered" if digest else "of the first look"
         yield f"Changed since the plan {since}: {', '.join(changed)}."
-    elif digest and not beyond:
+    elif digest and not of.is_beyond:
         yield f"As registered, plan {digest[:12]}."
 
 
-def _changed_members(members: Sequence[PreparedMember], plan: StudyPlan) -> Iterator[str]:
+def _changed_members(of: Standing, plan: StudyPlan) -> Iterator[str]:
     """Yield members with another key, and systems that came, left, or have other seeds."""
-    keys, order = plan["keys"], list if plan["most"] > plan["seeds"] else sorted
-    own_keys = {member.name: member.plan_key for member in members}
-    yield from (name for name, key in keys.items() if own_keys.get(name, key) != key)
-    then, now = seeds_of(keys), seeds_of(own_keys)
-    yield from (f"{system} is new" for system in now if system not in then)
+    own_keys, order = (
+        {one.name: one.plan_key for one in of.members},
+        list if of.may_grow else sorted,
+    )
+    yield from (name for name, key in plan["keys"].items() if own_keys.get(name, key) != key)
+    now = seeds_of(own_keys)
+    yield from (f"{system} is new" for system in now if system not in of.planned)
     most = max(plan["seeds"], *map(len, now.values()))
-    for system, seeds in then.items():
+    for system, seeds in of.planned.items():
         own = now.get(system, [])
         if order(own[: len(seeds)]) != order(seeds[:most]):
             listed = f"has seeds {', '.join(own)}" if own else "is missing"

@@ -64,8 +64,7 @@ def _compare(of: Standing, records: list[Path], notes: list[str]) -> list[Table]
     if baseline is not None and all(m.name in of.problems for m in of.systems.get(baseline, ())):
         baseline, why = None, f"the baseline {baseline} has no result"
         reasons = dict.fromkeys(of.systems, why)  # nor is softmax taken in its place
-    test = plans.test_of(of.study, of.plan)
-    compared = compare_records(records, settings.metric, baseline, test, untested=reasons)
+    compared = compare_records(records, settings.metric, baseline, of.test, untested=reasons)
     looked = {"metric": compared.metric, "baseline": compared.baseline, "test": settings.test}
     notes = [*notes, *rate_notes(of.study.rates, "lr"), *look(of, reasons, looked)]
     own = compared.notes
@@ -108,25 +107,27 @@ def untested(of: Standing) -> dict[str, str]:
     """Return why systems have no test: seeds that wait or failed, or looks."""
     if why := _waiting(of):
         return dict.fromkeys(of.systems, why)
-    plan, problems = of.plan, of.problems
-    then = {} if plan is None else plans.seeds_of(plan["keys"])
-    is_beyond = plan is not None and plans.most_seeds(of.members) > plan["most"]
-    before, now, found = _looks(of.folder), _groups(of), {}
+    first_tables, now, found = _looks(of.folder), _groups(of), dict[str, str]()
     for system, own in of.systems.items():
-        seeds = [str(one.seed) for one in own]
-        planned = then.get(system, seeds)
-        if plan is not None and plan["most"] == plan["seeds"]:  # the order tells no look
-            planned, seeds = sorted(planned), sorted(seeds)
-        kinds = [problems[one.name] for one in own if one.name in problems]
-        groups, key = now.get(own[0].system_key), own[0].system_key
-        is_late = before.get(key, {}).get("seeds", groups) != groups
-        if is_beyond or planned[: len(seeds)] != seeds or is_late:
+        key = own[0].system_key
+        first = first_tables.get(key, {}).get("seeds", now.get(key))
+        kinds = [of.problems[one.name] for one in own if one.name in of.problems]
+        if of.is_beyond or _leaves_plan(of, system) or first != now.get(key):
             found[system] = LATE
-        elif then and system not in then:
+        elif of.planned and system not in of.planned:
             found[system] = "the plan does not have it"
         elif kinds:
             found[system] = UNFAIR if DIVERGED in kinds else "a seed has no result"
     return found
+
+
+def _leaves_plan(of: Standing, system: str) -> bool:
+    """Whether a system's seeds are not the first ones of the plan; without looks, in any order."""
+    seeds = [str(one.seed) for one in of.systems[system]]
+    planned = of.planned.get(system, seeds)
+    if not of.may_grow:
+        seeds, planned = sorted(seeds), sorted(planned)
+    return planned[: len(seeds)] != seeds
 
 
 def look(of: Standing, reasons: Mapping[str, str], settings: Mapping[str, Any]) -> Iterator[str]:
@@ -134,11 +135,10 @@ def look(of: Standing, reasons: Mapping[str, str], settings: Mapping[str, Any]) 
 
     Yield a note on settings that differ from those of the first whole table.
     """
-    plan, before, changed = of.plan, _looks(of.folder), dict[str, str]()
-    several = plan is not None and plan["most"] > plan["seeds"]
-    seen = dict.fromkeys(of.systems, ELSEWHERE) if several else {}
+    before, changed = _looks(of.folder), dict[str, str]()
+    seen = dict.fromkeys(of.systems, ELSEWHERE) if of.may_grow else {}
     write_json(of.folder / UNTESTED, seen | dict(reasons))
-    if plan is None and NOT_RUN not in of.problems.values():
+    if of.plan is None and NOT_RUN not in of.problems.values():
         found = {key: {**settings, "seeds": seeds} for key, seeds in _groups(of).items()}
         write_json(of.folder / LOOKS, found | before)
     for one in of.members:
@@ -206,8 +206,8 @@ def _waiting(of: Standing) -> str | None:
     plan, problems = of.plan, of.problems.values()
     if plan is None:
         return "not all seeds are done" if NOT_RUN in problems else None
-    then, first = plans.seeds_of(plan["keys"]), plan["seeds"]
-    few = any(len(own) < min(len(then.get(name, ())), first) for name, own in of.systems.items())
+    first, planned = plan["seeds"], of.planned
+    few = any(len(own) < min(len(planned.get(name, ())), first) for name, own in of.systems.items())
     lost = any(problem != DIVERGED for problem in problems)
     if lost or few or plans.most_seeds(of.members) < first:
         return f"not all of the planned seeds ({first} of each system or more) are done"

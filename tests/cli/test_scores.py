@@ -110,7 +110,7 @@ def test_a_paired_test_is_part_of_the_record_and_the_summary(record, tmp_path):
     assert found["paired"] == json.loads((tmp_path / "paired.json").read_text())
     assert "training: 3 updates, 9 s, up to epoch 1, 100 words/s\n" in done.output
     assert re.search(r"against other, \d+\.\d\d: p = 0\.\d{4} nrefs", done.output)
-    assert done.output.count(" translation  a b c d e\n\n") == 5
+    assert done.output.count(" translation  a b c d e\n\n") == 4
     assert re.search(r"\nchrF [\d.]+ nrefs\S+\nsacreBLEU [\d.]+ nrefs\S+\n$", done.output)
 
 
@@ -139,6 +139,11 @@ def test_texts_of_different_lengths_are_named(record, tmp_path):
     done = record({"chrf": 1.0, "sacrebleu": 1.0}, *texts[:4])
     assert done.exit_code == 2 and "--samples: give three texts" in done.output
     assert not (tmp_path / "results.json").exists()
+    for count in (0, 2, 12):  # a sentence is shown once
+        for name in ("source", "reference", "translations"):
+            (tmp_path / name).write_text("a line\n" * count)
+        done = record({"chrf": 1.0, "sacrebleu": 1.0}, *texts)
+        assert done.output.count("translation  a line") == min(count, 5), done.output
 
 
 @pytest.mark.parametrize(

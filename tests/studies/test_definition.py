@@ -124,6 +124,8 @@ LARGE = {"lr": [*range(100)], "dropout": [*range(100)]}
         (of(conf="small/mos", set={"evaluate.eval_streamz": 3}) | PTB,
          r"unrecognized arguments: .* mean .--eval-streams"),
         (of() | PTB, r"no such configuration; there are: .*small/mos"),
+        (of(conf="yang2018/mos", match={"to": "softmax", "words": 10000}) | PTB,
+         r"conf/softmax.yaml: no such configuration; there are: .*, small/softmax"),
         (of(conf="yang2018/mos", match={"to": "small/softmax"}) | PTB,
          r"yaml: a: match: the dictionaries differ: 10,0"),
     ],

@@ -156,6 +156,7 @@ def test_what_comes_after_a_look_is_not_projected(folder):
         write(folder, sizes={n: of | {"seeds": [1, 3]} for n, of in SIZES.items()})
     ).output
     assert f"Not projected, since {LATE}: softmax, mos." in said and "projected |" not in said
+    assert not (folder_of(file) / "ladder.svg").exists(), "nor is an earlier figure left"
     assert "[" not in said[said.index("| size") :].partition("\n\n")[0]  # no interval
     done = ladder(file := write(folder, options={"failing": "softmax-2"}))
     assert done.exit_code == 1 and "softmax has no two runs, so nothing is projected" in done.output
