@@ -149,7 +149,7 @@ def _told(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 
 
 # parameters that name a file to write
-_OUTPUTS = ("output", "hypotheses", "plot", "csv", "json", "summary")
+_OUTPUTS = ("output", "hypotheses", "plot", "csv", "json", "summary", "slurm")
 
 
 def _refuse_replacing(given: Mapping[str, Any]) -> None:

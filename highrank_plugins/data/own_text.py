@@ -31,13 +31,13 @@ _KNOWN_SHARE = 0.01  # of the held-out lines, that may be in the training text
 
 def check_recipe(options: Mapping[str, str]) -> Iterator[str]:
     """Check the text that the options of a recipe name, as the recipe will; yield what it reads."""
-    data = Path(options.get("data") or "embedded")  # without one, a recipe reads its own text
-    if "overlap" not in options or not data.exists():  # it reads no text of the user's
+    data = options.get("data") or "embedded"
+    if "overlap" not in options or data == "embedded":  # it reads no text of the user's
         return iter(())
     pair = options.get("source", ""), options.get("target", "")
     endings = pair if any(pair) else ("txt",)
     own = OwnText(
-        data, endings, options.get("order") == "stream", cast(Any, options["overlap"]),
+        Path(data), endings, options.get("order") == "stream", cast(Any, options["overlap"]),
         int(options["limit"]) if options.get("limit") else None, options.get("units") == "words",
         cast(Any, options.get("bleu_tokens") or None),
     )  # fmt: skip

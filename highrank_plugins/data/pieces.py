@@ -46,6 +46,12 @@ def split_texts(
     text: Path, output: Path, languages: list[str], settings: PieceSettings, processes: int
 ) -> Iterator[str]:
     """Write {train,valid,test}.LANGUAGE as pieces of the training text, and yield what was done."""
+    ours, trained = settings.algorithm == "sentencepiece", Counter[str]()
+    if not ours and settings.character_coverage < 1:
+        raise UserError(
+            "data.character_coverage (--character-coverage): subword_nmt covers all characters; "
+            "leave it out"
+        )
     training = {name: text / f"train.{name}" for name in languages}
     lines = {}
     for part in PARTS:
@@ -53,7 +59,6 @@ def split_texts(
         lines[part] = text_lines.check_texts(files, text_lines.PARALLEL)
     yield from _overlap(text, languages[0], lines)
     yield f"learning from {lines['train']:,} lines of training text"
-    ours, trained = settings.algorithm == "sentencepiece", Counter[str]()
     if ours:
         model = learn_pieces([*training.values()], output / "pieces", settings)
         encoders = dict.fromkeys(training, encoder(model))

@@ -163,10 +163,8 @@ def study_of(file: Path, tree: Tree, options: Mapping[str, str] | None) -> Study
     words = {}
     for of, below in ((settings.options, file.parent), (options or {}, Path())):
         for name, value in of.items():
-            words[name] = as_word(value)
-            may_be_path = name == "data" or not known.get(name)  # other defaults are words
-            if value and isinstance(value, str) and may_be_path and (below / value).exists():
-                words[name] = str((below / value).resolve())
+            path = named_path(name, value, below, known) if isinstance(value, str) else None
+            words[name] = as_word(value if path is None else path)
     _check_recipe_options(words, recipe, known, tree)
     for name in ("lr", "seed") if settings.rates else settings.rates_set:
         if name in settings.rates_set:
@@ -202,6 +200,19 @@ def recipe_folder(name: str, below: Path) -> Path:
     )
 
 
+def named_path(name: str, value: str, below: Path, defaults: Mapping[str, str]) -> Path | None:
+    """Return the file or folder that an option of run.sh names, or DIR/NAME of NAME.LANGUAGE.
+
+    An option with a default has words for values, apart from `data`.
+    """
+    if not value or (name != "data" and defaults.get(name)):
+        return None
+    path = below / value
+    beside = path.parent.glob("*") if name == "data" else ()
+    is_there = path.exists() or any(other.name.startswith(f"{path.name}.") for other in beside)
+    return path.resolve() if is_there else None
+
+
 def _check_recipe_options(
     options: Mapping[str, str], recipe: Path, known: Mapping[str, str], tree: Tree
 ) -> None:
@@ -214,7 +225,8 @@ def _check_recipe_options(
             raise wrong(f"no option of {recipe / 'run.sh'}{did_you_mean(name, known)}", *place)
         if name in _NUMBERS and value and not value.isdecimal():
             raise wrong(f"expected a number, got {value}", *place)
-        if name == "data" and known and not Path(value).exists():  # every member would fail
+        is_missing = value and named_path(name, value, Path(), known) is None
+        if name == "data" and known and is_missing:  # every member would fail
             raise wrong(f"{value}: no such folder", *place)
 
 

@@ -1,5 +1,6 @@
 """Resolve the members of a study: configuration, key, folders and the command of each."""
 
+import glob
 import hashlib
 import json
 import math
@@ -21,7 +22,14 @@ from highrank_plugins.common.provenance import PACKAGES, machine_kind
 from highrank_plugins.data.corpora.word_corpora import PTB, WIKITEXT2
 from highrank_plugins.results.doubts import flat_settings
 from highrank_plugins.results.record import RESULTS, load_record
-from highrank_plugins.studies.definition import RECIPES, Member, Study, as_word, script_options
+from highrank_plugins.studies.definition import (
+    RECIPES,
+    Member,
+    Study,
+    as_word,
+    named_path,
+    script_options,
+)
 from highrank_plugins.training import configuration
 from highrank_plugins.training.configuration import Configuration
 from highrank_plugins.training.model_size import By, Match, check_options, solve
@@ -98,9 +106,9 @@ def member_key(study: Study, settings: Configuration, seeded: bool = True) -> st
     keys cannot stand here: they have the inputs of each stage, which earlier stages write.
     """
     defaults = script_options(study.recipe)
-    words = dict(study.options)
-    files = [n for n, at in words.items() if at and not defaults.get(n) and Path(at).exists()]
-    data = {name: files_digest(Path(words.pop(name))) for name in files}
+    named = {n: named_path(n, word, Path(), defaults) for n, word in study.options.items()}
+    words = {name: word for name, word in study.options.items() if named[name] is None}
+    data = {name: files_digest(path) for name, path in named.items() if path}
     is_ours = study.recipe.parent == RECIPES
     script = "" if is_ours else (study.recipe / "run.sh").read_text(encoding="utf-8")
     user_dir = settings.train.get("user_dir")
@@ -133,10 +141,14 @@ def plain_numbers(value: Any) -> Any:
 
 @cache
 def files_digest(path: Path, *patterns: str) -> str:
-    """Return a digest of a file, or of names and contents of the files in a folder."""
+    """Return a digest of a file, or of names and contents of the files in a folder or PATH.*."""
     if path.is_file():
         return checksum(path)
-    found = {file for pattern in patterns or ("*",) for file in path.rglob(pattern)}
+    if path.is_dir():
+        found = {file for pattern in patterns or ("*",) for file in path.rglob(pattern)}
+    else:
+        path, name = path.parent, path.name
+        found = {*path.glob(f"{glob.escape(name)}.*")}
     lines = [f"{f.relative_to(path)} {checksum(f)}\n" for f in sorted(found) if f.is_file()]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 

@@ -131,7 +131,8 @@ def _compute(model: Any) -> int:
     apart = {id(tensor) for tensor in [*head.parameters(), *tables]}
     trunk = sum(p.numel() for p in model.parameters() if p.dim() > 1 and id(p) not in apart)
     width = getattr(head, "feature_dim", head.weight.size(1))  # a stock layer is one matrix
-    return 2 * (trunk + sum(map(math.prod, matrix_products(head, 1, width))))
+    one, two = (sum(map(math.prod, matrix_products(head, tokens, width))) for tokens in (1, 2))
+    return 2 * (trunk + two - one)  # without what a batch needs once, as a matrix of low rank
 
 
 def matrix_products(layer: Any, tokens: int, width: int) -> list[tuple[int, int, int]]:

@@ -62,6 +62,7 @@ REFUSED = [
     (f"launch --gpus-per-node 99 {TRAIN}", "--gpus-per-node 99: torch sees"),
     (f"launch --processes 1 --submit {TRAIN}", "need --slurm FILE"),
     (f"launch --processes 1 --slurm j --prologue wrong.sh {TRAIN}", "wrong.sh: line 2: syntax"),
+    (f"launch --processes 1 --slurm text --prologue text {TRAIN}", "--slurm text would replace an"),
     (f"launch --processes 1 --slurm j --submit {TRAIN}", "--submit: sbatch is missing"),
     (f"{DRY} --arch transformer --max-tokenz 5", "mean '--max-tokens'"),
     (f"{DRY} --arch transformer_mox", "'transformer_mo"),

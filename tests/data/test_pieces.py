@@ -83,6 +83,9 @@ def test_commands_say_what_they_read_and_wrote(tmp_path):
     assert "fewer" not in called("pieces", tmp_path, tmp_path / "less", *options, 40)
     refused = called("pieces", tmp_path, tmp_path / "o", *options, 900, code=2)
     assert "(--vocab-size) 900 does not fit the text: the text has 296 pieces" in refused
+    moses = ["--algorithm", "subword_nmt", "--character-coverage", 0.99]
+    refused = called("pieces", tmp_path, tmp_path / "o", *options, 40, *moses, code=2)
+    assert "(--character-coverage): subword_nmt covers all characters; leave it out" in refused
     (tmp_path / "train.de").unlink()
     refused = called("pieces", tmp_path, tmp_path / "o", *options, 9, code=2)
     assert "train.de: no such file; the folder has train.en" in refused

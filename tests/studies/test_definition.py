@@ -12,7 +12,7 @@ from highrank_plugins.studies.members import files_digest, find_configuration, p
 from highrank_plugins.training import configuration
 from tests.studies.stub import write_stub, write_study
 
-MOS = {"conf": "mos"}
+MOS, LM = {"conf": "mos"}, {"conf": "awd_lstm/mos"}
 PTB = {"recipe": "ptb"}
 
 
@@ -203,6 +203,13 @@ def test_everything_that_numbers_depend_on_changes_the_key_and_nothing_else(fold
     script.write_text(script.read_text() + "# more words\n")
     renamed = {"members": {"other": MOS | {"set": {"lr": 1}}}, "baseline": "other"}
     assert key_of(folder, options={"data": "moved"}, **renamed) == key
+
+    own = ROOT / "recipes" / "own_language_model"  # whose option data has a default
+    for name, text in (("moved", "a d\n"), ("moved", "a e\n"), ("moved/train", "a f\n")):
+        (folder / "moved" / "train.txt").write_text(text)
+        changes = {"recipe": str(own), "options": {"data": name}, "members": {"a": LM}}
+        keys.append(key_of(folder, **changes))
+    assert len({*keys}) == len(keys)
 
     monkeypatch.setattr(members, "NUMERICS_VERSION", members.NUMERICS_VERSION + 1)
     keys.append(key_of(folder))

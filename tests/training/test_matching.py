@@ -30,6 +30,9 @@ def test_parameters_and_compute_equal_values_computed_by_hand():
     matrices = sum(4 * h * (d + h) for d, h in lstms)
     assert found.parameters == matrices + sum(8 * h for _, h in lstms) + 64 * 100 + 100
     assert found.compute == 2 * (matrices + 64 * 100)
+    low_rank = {"separate_embeddings": True, "head_vocabulary": "low_rank"}  # W once a batch
+    again = measure({**options("small/softmax"), "decoder_embed_dim": 64} | low_rank, 100)
+    assert again.compute == found.compute and again.parameters > found.parameters
 
 
 def test_the_matched_pair_of_parthiban_2021_is_found(tmp_path):
