@@ -30,6 +30,7 @@ from highrank_plugins.common.heartbeat import listening
 from highrank_plugins.common.names import flag
 from highrank_plugins.common.options import described
 from highrank_plugins.common.user_error import UserError
+from highrank_plugins.hooks.checkpoints import LAST, is_own
 
 logger = logging.getLogger(__name__)
 _Options = dict[str, Any]
@@ -73,9 +74,8 @@ hydra_init()  # hydra keeps a copy of all options
 def check_options(trainer: Any, path: str, state: dict[str, Any]) -> None:
     """Compare a checkpoint of --save-dir with the trainer's options."""
     cfg = trainer.cfg.checkpoint
-    is_own = os.path.dirname(os.path.abspath(path)) == os.path.abspath(cfg.save_dir)
     options = state.get("cfg") or state.get("args")  # fairseq 0.9 and 0.10 have no blocks
-    if not is_own or cfg.restore_file != "checkpoint_last.pt" or not options:
+    if not is_own(cfg, path) or cfg.restore_file != LAST or not options:
         return
     if isinstance(options, Namespace):
         options = convert_namespace_to_omegaconf(options)

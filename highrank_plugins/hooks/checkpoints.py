@@ -104,6 +104,11 @@ def progress_of(path: str) -> tuple[bool, int, float]:
         return False, -1, 0.0
 
 
+def is_own(options: Any, path: str) -> bool:
+    """Whether a checkpoint lies in --save-dir."""
+    return os.path.dirname(os.path.abspath(path)) == os.path.abspath(options.save_dir)
+
+
 def how_to_resume(options: Any) -> str:
     """Return what to do to resume a run; some options begin each start from somewhere else."""
     starts = ["restore_file"] * (options.restore_file != LAST)

@@ -49,7 +49,8 @@ def recording(cfg: Any, trainer: Any, epoch_itr: Any, is_first: bool) -> Iterato
     _written.append(path)
     try:
         if is_first:
-            _drop_later_lines(path, trainer.get_num_updates())
+            # lines of another run would be mixed with those of a checkpoint from elsewhere
+            _drop_later_lines(path, trainer.get_num_updates() if trainer.resumes_own else 0)
             if not path.is_file():
                 _starts[path] = _sizes(cfg, trainer, epoch_itr)
         yield

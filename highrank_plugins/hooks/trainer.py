@@ -60,6 +60,7 @@ class HighrankTrainer(Trainer):
         self.running_batch: Any = None
         self.partly_validated: set[str] = set()  # subsets that were warned of
         self.has_begun = False  # see training_loop.py
+        self.resumes_own = False  # from a checkpoint in --save-dir
         super().__init__(cfg, *parts, **named_parts)
         if (check := getattr(self.get_criterion(), "check_before_training", None)) is not None:
             check()
@@ -94,6 +95,7 @@ class HighrankTrainer(Trainer):
                 if self.cfg.ema.store_ema:
                     self.ema.update_freq_counter = extra_state.pop(_AVERAGES, 0)
                 self._refuse_not_finite(filename)
+                self.resumes_own = checkpoints.is_own(self.cfg.checkpoint, filename)
         optimizers.recall_stopping(None if reset_optimizer or reset_meters else extra_state)
         if reset_optimizer:
             self._previous_training_time = 0

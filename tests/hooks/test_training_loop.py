@@ -274,6 +274,12 @@ def test_a_file_of_an_earlier_run_is_kept_and_one_of_the_user_is_refused(data, t
     assert not any("old" in line for line in lines(tmp_path))
     (earlier,) = tmp_path.glob("metrics.before-*.jsonl")
     assert json.loads(earlier.read_text())["old"] == 1
+    earlier.unlink()
+    record(data, tmp_path / "other", max_update=1)
+    record(data, tmp_path, restore_file=last(tmp_path / "other"), max_update=3)
+    kept, (earlier,) = lines(tmp_path), tmp_path.glob("metrics.before-*.jsonl")
+    assert [line["num_updates"] for line in kept if line["tag"] == "train_inner"] == [2, 3]
+    assert '"num_updates": 1,' in earlier.read_text().replace("}", ",")
     message = r"metrics\.jsonl:\d: no training run has written this line.*: move it away"
     for content in "my notes", '{"tag": "train"}\n{"step": 1, "loss": 2}\n':
         (tmp_path / METRICS).write_text(content)
