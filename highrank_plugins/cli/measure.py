@@ -10,7 +10,15 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import typer
 
 from highrank_plugins.cli.analyse import TextSettings
-from highrank_plugins.cli.options import Data, UserDir, names, numbers, refuse_idle, with_provenance
+from highrank_plugins.cli.options import (
+    Data,
+    UserDir,
+    names,
+    numbers,
+    refuse_folder,
+    refuse_idle,
+    with_provenance,
+)
 from highrank_plugins.common.blocks import option
 from highrank_plugins.common.files import plain, write_json
 from highrank_plugins.common.names import did_you_mean, flag
@@ -114,6 +122,10 @@ def run(
     check_plot(plot)
     if plot is not None and len(made) > 1:
         raise ValueError(f"--plot {plot}: draws one measure; name one")
+    if len(made) == 1:
+        refuse_folder(output)
+    elif output is not None and output.is_file():
+        raise ValueError(f"--output {output} is a file: name a folder for several measures")
     with started() as processes:
         models = [checkpoints[0], *([] if other is None else [other])] if texts else []
         text = {**dict(settings), "processes": processes}
@@ -121,7 +133,8 @@ def run(
         if processes.rank:
             return
     weights = {name: one for name, one in made.items() if isinstance(one, WeightMeasure)}
-    _report(made, found | _of_weights(weights, checkpoints, data), output, plot)
+    found |= _of_weights(weights, checkpoints, data)
+    _report(made, found, settings.split, output, plot)
 
 
 def _made(
@@ -194,8 +207,9 @@ def _of_weights(
 
 
 def _report(
-    made: Mapping[str, Measure], found: Mapping[str, Any], output: Path | None, plot: Path | None
-) -> None:
+    made: Mapping[str, Measure], found: Mapping[str, Any], split: str, output: Path | None,
+    plot: Path | None,
+) -> None:  # fmt: skip
     """Print and write the results, and draw the first figure."""
     shown = {}
     for name, measure in made.items():
@@ -204,7 +218,8 @@ def _report(
         shown[name] = {key: v for key, v in values.items() if key not in measure.hidden}
         if output is not None:
             path = output if len(made) == 1 else output / f"{name.replace('-', '_')}.json"
-            write_json(path, with_provenance(values))
+            read = {"split": split} if measure.of_a_split else {}
+            write_json(path, with_provenance(values | read))
     (name, measure), *others = made.items()
     typer.echo(json.dumps(shown if others else shown[name], indent=2, ensure_ascii=False))
     if plot is None:

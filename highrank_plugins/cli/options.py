@@ -130,6 +130,12 @@ def is_printed(output: Path | None) -> bool:
     return output in (None, Path("-"))
 
 
+def refuse_folder(output: Path | None) -> None:
+    """Refuse a folder in place of a file to write, before anything is computed."""
+    if output is not None and output.is_dir():
+        raise ValueError(f"--output {output} is a directory: name the file to write")
+
+
 def print_tables(
     tables: Sequence[Table], output: Path | None = None, format: str | None = None
 ) -> None:

@@ -107,7 +107,7 @@ class DivergenceMeasure(base.ContextMeasure):
 
     @classmethod
     def scores(cls, found: base.Found, split: str) -> dict[str, Score]:
-        if found["matched"] is not None:  # of two models; `kld` is the name of a model's own
+        if found.get("matched") is not None:  # of two models; `kld` is the name of a model's own
             return {}
         value, drawn = found["all_pairs"], "all"
         if value is None:

@@ -127,7 +127,14 @@ def before_finetuning(folder: Path) -> dict[str, Score]:
 def read_measures(directory: Path, split: str) -> dict[str, Score]:
     """Return the scores in all files named like a measure; names begin with the split."""
     scores: dict[str, Score] = {}
-    for found in _read_all(directory, lambda measure, found: measure.scores(found, split)).values():
+
+    def of_split(measure: "type[Measure]", found: Any) -> dict[str, Score]:
+        there = found.get("split", found.get("options", {}).get("split", split))
+        if there != split:
+            raise ValueError(f"measured on {there}, not on {split}")
+        return measure.scores(found, split)
+
+    for found in _read_all(directory, of_split).values():
         scores |= found
     return scores
 

@@ -41,6 +41,7 @@ def analyse(folder, command, *words):
     assert plot.read_bytes().startswith(b"\x89PNG")
     found = json.loads(output.read_text())
     assert {"command", "versions", "git", "hardware"} <= found.keys()
+    assert found.get("split", "test") == "test"
     return found
 
 
@@ -188,10 +189,13 @@ def test_components_report_the_gates_and_the_slopes(stream_data, lm_data, tmp_pa
         (["reach", "--contexts", "3"], "reach needs --other"),
         (["kld,spectrum", "--other", __file__], "spectrum takes one model; leave it out"),
         (["kld,spectrum", "--plot", "a.png"], "--plot a.png: draws one measure; name one"),
+        (["kld", "--output", "/tmp"], "--output /tmp is a directory: name the file to write"),
+        (["kld,spectrum", "--output", __file__], "is a file: name a folder for several measures"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_invalid_values_are_refused(words, message, mos):
+def test_invalid_values_are_refused_before_the_pass(words, message, mos, monkeypatch):
+    monkeypatch.setattr(Collector, "blocks", None)
     refused(message, "measure", words[0], *mos, *words[1:])
 
 

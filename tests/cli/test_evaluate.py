@@ -169,6 +169,8 @@ def test_a_diverging_point_does_not_end_the_search(call, tmp_path):
         ("cache", [*CACHE, "--window", "0"], "--window must be at least 1, got 0"),
         ("cache", [*CACHE, "--window", "2.5"], "--window 2.5: expected whole numbers"),
         ("cache", [*CACHE, "--theta", "nan"], "--theta must be a number"),
+        ("cache", [*CACHE, "--output", "/tmp"], "--output /tmp is a directory: name the file"),
+        ("dynamic", [*STEP, "--output", "/tmp"], "--output /tmp is a directory: name the file"),
     ],
     ids=lambda value: " ".join(value[-2:]) if isinstance(value, list) else "",
 )

@@ -67,6 +67,15 @@ def test_every_measure_becomes_scores(tmp_path):
     whole = {"contexts": 40, "sampled": None, "all_pairs": 4.25}
     (tmp_path / "kld.json").write_text(json.dumps(whole))
     assert read_measures(tmp_path, "valid")["valid_kld"] == Score(4.25, "contexts:40|pairs:all")
+    for name, result in (
+        ("kld", whole | {"split": "valid"}),
+        ("dynamic_eval", ADAPTED | {"options": {"split": "valid"}}),
+    ):
+        (tmp_path / f"{name}.json").write_text(json.dumps(result))
+        assert read_measures(tmp_path, "valid")
+        with pytest.raises(ValueError, match=rf"{name}\.json: .*measured on valid, not on test"):
+            read_measures(tmp_path, "test")
+        (tmp_path / f"{name}.json").unlink()
 
 
 WITH_SCORES = [name for name, measure in all_measures().items() if "scores" in vars(measure)]
