@@ -78,8 +78,15 @@ def build_head(name: str, *sizes: int, **options: Any) -> Head:
     of_matrix = vocabulary_options(matrix) if isinstance(matrix, str) else {}
     known = {*HEADS.common, "vocabulary", *own, *of_function, *of_matrix}
     check_options(f"head {name!r}", options, known, _functions_with)
+    for option in options:
+        if sum(option in part for part in (own, of_function, of_matrix)) > 1:
+            raise ValueError(
+                f"{option}: structure, function and matrix of this head have two options of this "
+                "name; build the function or the matrix first, by build_pointwise or "
+                "build_vocabulary, and pass it"
+            )
     options.pop("vocabulary", None)
-    given = {n: options.pop(n) for n in of_function if n in options and n not in own}
+    given = {n: options.pop(n) for n in of_function if n in options}
     if function and given:
         options["pointwise"] = build_pointwise(function, **given)
     made = build_vocabulary(matrix, **{n: options.pop(n) for n in of_matrix if n in options})

@@ -91,7 +91,7 @@ class Head(nn.Module):
         self.weight = checks.vocabulary_matrix(weight, (num_classes, self.embed_dim))
         self.register_parameter("bias", nn.Parameter(torch.empty(num_classes)) if bias else None)
         Head.reset_parameters(self, submodules=False)
-        self._prepared: tuple[list[object], Named] | None = None  # of which state of parameters
+        self._prepared: tuple[list[object], Named, list[Tensor]] | None = None  # see `log_probs`
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

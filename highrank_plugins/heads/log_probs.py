@@ -59,16 +59,18 @@ def _prepared_tensors(head: Any) -> Named:
 
     Only writing through `parameter.data` goes unnoticed; call `eval()` after it.
     """
+    read = [*head.parameters(), *head.buffers()]
     changes = head.training or torch.is_grad_enabled() or torch.compiler.is_compiling()
-    if changes or not is_ours(head):  # the tensors of others may follow from anything
+    # tensors of inference mode count no changes, and those of others may follow from anything
+    if changes or any(t.is_inference() for t in read) or not is_ours(head):
         return head.tensors()
     state: list[object] = [
         tuple(v for v in vars(m).values() if isinstance(v, PLAIN)) for m in head.modules()
     ]
-    for p in (*head.parameters(), *head.buffers()):
-        state.append((p.data_ptr(), 0 if p.is_inference() else p._version, p.dtype))
+    state += [(t.data_ptr(), t._version, t.dtype) for t in read]
     if head._prepared is None or head._prepared[0] != state:
-        head._prepared = state, head.tensors()
+        # holds the memory that was read, so that no other tensor gets its address
+        head._prepared = state, head.tensors(), [t.detach() for t in read]
     return head._prepared[1]
 
 

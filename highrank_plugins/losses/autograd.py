@@ -156,10 +156,10 @@ class TokenLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, batch: Any, *inputs: Tensor) -> tuple[Tensor | None, ...]:
         plan = batch.plan
-        weight = None if plan.weight is None else plan.weight.clone()
+        weight, label = (None if t is None else t.clone() for t in (plan.weight, plan.label))
         # the caller may refill its buffers
-        batch.plan = plan = replace(plan, target=plan.target.clone(), weight=weight)
-        ctx.batch = batch
+        batch.plan = plan = replace(plan, target=plan.target.clone(), weight=weight, label=label)
+        ctx.batch, ctx.versions = batch, _versions(plan.soft)
         # our layers draw their random numbers before the loss is cut into chunks
         ctx.random = generators(inputs[0]) if plan.own else []
         ctx.save_for_backward(*inputs)
@@ -171,11 +171,24 @@ class TokenLoss(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         _refuse_double_backward()
         inputs = ctx.saved_tensors
+        if _versions(ctx.batch.plan.soft) != ctx.versions:
+            raise RuntimeError(
+                "a tensor of the target was changed in place before backward(), which reads it "
+                "again; make a new one"
+            )
         now = generators(inputs[0]) if ctx.random else []
         set_generators(ctx.random)  # the masks of the forward pass
         _, sums = ctx.batch.gradients(list(ctx.needs_input_grad[1:]), inputs, upstream)
         set_generators(now)
         return None, *(_scaled(s, None, t.dtype) for s, t in zip(sums, inputs, strict=True))
+
+
+def _versions(soft: Any) -> list[int]:
+    """Count the changes of the tensors of a `targets.Target`; labels are copied instead."""
+    given = {} if soft is None else soft.given
+    return [
+        t._version for name, t in given.items() if not (name.endswith("label") or t.is_inference())
+    ]
 
 
 def _scaled(total: Tensor | None, factor: Tensor | None, dtype: torch.dtype) -> Tensor | None:

@@ -103,7 +103,8 @@ class _Total(Target):
     """Add up targets, each times a factor."""
 
     def __init__(self, *parts: tuple[float, Target]) -> None:
-        self.parts, self.given = parts, {}
+        self.parts = parts
+        self.given = {f"{i}.{n}": t for i, (_, p) in enumerate(parts) for n, t in p.given.items()}
         found: list[Any] = [
             {getattr(part, name) for _, part in parts} - {None}
             for name in ("leading", "classes", "labels")

@@ -25,15 +25,7 @@ from highrank_plugins.common.torch_state import autocast, inner_graph, kept_rand
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.own_layers.kept_state import PLAIN, KeptState, containers, moved_numbers
 from highrank_plugins.own_layers.ours import HOOKS, call_with, has_own_methods, title
-from highrank_plugins.own_layers.trial import (
-    OF_LAYER,
-    REMEDY,
-    AnyPlan,
-    Compute,
-    NoLogProbs,
-    Trial,
-    said,
-)
+from highrank_plugins.own_layers.trial import OF_LAYER, REMEDY, Compute, NoLogProbs, Trial, said
 
 MOST_VERDICTS = 16  # of a layer, after which changes of its plain attributes are not followed
 
@@ -42,7 +34,7 @@ _trying: ContextVar[bool] = ContextVar("trying", default=False)
 _verdicts: WeakKeyDictionary[Any, dict[Any, tuple[str, list[object]]]] = WeakKeyDictionary()
 
 
-def checked_implementation(plan: AnyPlan, chosen: str, compute: Compute) -> str:
+def checked_implementation(plan: Any, chosen: str, compute: Compute) -> str:
     """Return what computes an own layer's loss, checked once for each way and state of it."""
     # a single class has no gradient to compare
     if not plan.features.numel() or plan.head.num_classes == 1 or _trying.get():
@@ -76,7 +68,7 @@ def _state(head: Any, functions: list[object], numbers: bool) -> Iterator[Any]:
     yield tuple(0 if b.is_inference() else b._version for b in head.buffers())
 
 
-def _verdict(plan: AnyPlan, chosen: str, compute: Compute) -> str:
+def _verdict(plan: Any, chosen: str, compute: Compute) -> str:
     def found() -> tuple[str, str]:
         trial = Trial(plan, compute)
         trial.check_layer()
@@ -113,7 +105,7 @@ def _verdict(plan: AnyPlan, chosen: str, compute: Compute) -> str:
 
 
 @contextmanager
-def _kept(plan: AnyPlan) -> Iterator[None]:
+def _kept(plan: Any) -> Iterator[None]:
     """Restore random numbers and what the layer holds; refuse other random numbers than torch's."""
     head: Any = plan.head
     trying = _trying.set(True)

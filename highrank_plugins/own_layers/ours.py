@@ -24,7 +24,6 @@ from highrank_plugins.common.user_error import UserError
 from highrank_plugins.own_layers.kept_state import PARAMETRISED
 
 T = TypeVar("T")
-Tensors = dict[str, Tensor]
 RAW = ":parameter"  # ends the name of an input that is a parameter which `tensors` leaves out
 PACKAGE = __name__.partition(".")[0]
 # whose derived classes and hooks change nothing: FSDP, parametrizations
@@ -96,13 +95,13 @@ def _comes_from(thing: Any, *packages: str) -> bool:
     return getattr(thing, "__module__", "").startswith(tuple(f"{p}." for p in packages))
 
 
-def inputs_of(head: Any, is_own: bool) -> Tensors:
+def inputs_of(head: Any, is_own: bool) -> dict[str, Tensor]:
     """Return the tensors of a layer and, of an own one, all parameters that these leave out."""
     tensors, named = head.tensors(), head.named_parameters() if is_own else ()
     return tensors | {n + RAW: p for n, p in named if tensors.get(n) is not p}
 
 
-def bound(module: Any, named: Tensors, function: Callable[[Tensors], T]) -> T:
+def bound(module: Any, named: dict[str, Tensor], function: Callable[[dict[str, Tensor]], T]) -> T:
     """Return `function` of the tensors, called while the parameters of a module are these."""
     given = {
         name: named.get(name + RAW, named.get(name, parameter))
@@ -112,7 +111,7 @@ def bound(module: Any, named: Tensors, function: Callable[[Tensors], T]) -> T:
     return call_with(module, given, lambda: function(tensors))
 
 
-def call_with(module: Any, given: Tensors, function: Callable[[], T]) -> T:
+def call_with(module: Any, given: dict[str, Tensor], function: Callable[[], T]) -> T:
     """Return `function()`, called while parameters and buffers of a module are the given ones."""
     named = {f"module.{name}": tensor for name, tensor in given.items()}
     return functional_call(_Caller(module), named, (function,), tie_weights=False)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,10 +29,8 @@ from highrank_plugins.own_layers.ours import (
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-# of highrank_plugins.losses.plan, which stands above this room
-AnyPlan: TypeAlias = Any
-AnyOutput: TypeAlias = Any
-Compute = Callable[[str, AnyPlan], AnyOutput]  # the loss of a plan by an implementation
+# the LossOutput of a LossPlan by an implementation; the room of both stands above this one
+Compute = Callable[[str, Any], Any]
 # tokens of a trial, by their numbers in a chunk: a neighbour further away goes unseen
 FEWEST, MOST, NUMBERS = 4, 48, 2**20
 # largest error of values and, relative to their norms, of gradients
@@ -57,7 +55,7 @@ class NoLogProbs(UserError):
 class Trial:
     """Compute losses of a few tokens, all from the same random numbers."""
 
-    def __init__(self, plan: AnyPlan, compute: Compute) -> None:
+    def __init__(self, plan: Any, compute: Compute) -> None:
         head: Any = plan.head
         self.head, self.title, self.compute = head, title(head), compute
         self.tokens = max(FEWEST, min(MOST, NUMBERS // max(1, head.floats_per_token())))
@@ -82,7 +80,7 @@ class Trial:
         set_generators(start or self.start)
         return copy_context().run(function)
 
-    def reference(self, **changes: Any) -> AnyOutput:
+    def reference(self, **changes: Any) -> Any:
         return self.run(lambda: self.compute("reference", replace(self.plan, **changes)))
 
     def same(self, a: Tensor, b: Tensor) -> bool:
@@ -129,13 +127,13 @@ class Trial:
         with torch.no_grad():
             self._check_tokens()
 
-    def _keep(self, output: AnyOutput) -> None:
+    def _keep(self, output: Any) -> None:
         """Keep what implementations are compared with."""
         self.values = output.map(torch.detach)
         self.gradients = self._gradients(output.loss, self.upstream, whole=True)
         self.largest = max(map(_norm, self.gradients.values()), default=0.0)
 
-    def _check_calls(self, output: AnyOutput, log_probs: Tensor) -> None:
+    def _check_calls(self, output: Any, log_probs: Tensor) -> None:
         """Check `nll` and `top_k`, which somebody may have replaced."""
         x, target = self.plan.features, self.plan.target
         nll = partial(self.head.nll, x, target, impl="reference")
@@ -252,7 +250,7 @@ class Trial:
             "compute it from its own features",
         )
 
-    def _again(self) -> tuple[AnyOutput, str | None]:
+    def _again(self) -> tuple[Any, str | None]:
         """Return the loss of a second call, which finds what the first has left, and changes."""
         self.compute("reference", self.plan)
         self.state.restore(within=PARAMETRISED)
@@ -263,7 +261,7 @@ class Trial:
     def _same_for_other_numbers(self, loss: Tensor) -> bool:
         """Whether the loss depends on no random numbers but the masks that were drawn."""
 
-        def after_others() -> AnyOutput:
+        def after_others() -> Any:
             torch.rand(1)
             return self.compute("reference", self.plan)
 

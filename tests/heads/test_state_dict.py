@@ -7,6 +7,7 @@ import random
 import pytest
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.functional import linear
 
 from highrank_plugins.common.user_error import UserError
@@ -195,11 +196,15 @@ def test_tensors_are_prepared_once_for_many_steps(case, monkeypatch):
     assert all(p.grad is not None for p in head.parameters())
 
 
-@pytest.mark.parametrize("change", ["in place", "load_state_dict", "dtype", "data and eval()"])
+CHANGES = ["in place", "load_state_dict", "dtype", "data and eval()", "inference mode"]
+
+
+@pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("case", PREPARED, ids=str)
 def test_prepared_tensors_are_never_stale(case, change):
-    head, other, features = case.build(), case.build(seed=5), cases.make_features(3)
-    with torch.no_grad():
+    without_graph = torch.inference_mode if change == "inference mode" else torch.no_grad
+    with without_graph():
+        head, other, features = case.build(), case.build(seed=5), cases.make_features(3)
         before = head(features)
         if change == "dtype":
             head, other, features = head.float(), other.float(), features.float()
@@ -207,12 +212,25 @@ def test_prepared_tensors_are_never_stale(case, change):
             head.load_state_dict(other.state_dict())
         else:
             for mine, theirs in zip(head.parameters(), other.parameters(), strict=True):
-                (mine if change == "in place" else mine.data).copy_(theirs)
+                (mine.data if change == "data and eval()" else mine).copy_(theirs)
         if change == "data and eval()":
             head.eval()
         got = head(features)
         assert torch.equal(got, other(features))
         assert not torch.allclose(got, before.to(got.dtype))
+
+
+def test_no_tensor_gets_the_address_of_one_that_something_was_prepared_from():
+    """Else the second of two calls with matrices of their own may have the first's function."""
+    head = build_head("softmax", num_classes=M, feature_dim=F, vocabulary="centred").eval()
+    matrix = {"parametrizations.weight.original": torch.randn(M, F)}
+    memory = StorageWeakRef(matrix["parametrizations.weight.original"].untyped_storage())
+    with torch.no_grad():
+        torch.func.functional_call(head, matrix, (torch.randn(3, F),))
+    del matrix
+    assert not memory.expired()
+    head.train()
+    assert memory.expired()
 
 
 # -- what a constructor draws must be in the state, or a checkpoint is another model -----------

@@ -11,8 +11,16 @@ from torch.profiler import ProfilerActivity, profile
 
 from highrank_plugins.common.names import layer_name
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.heads import build_head, build_vocabulary, vocabulary_names
-from highrank_plugins.heads.base import HEADS
+from highrank_plugins.heads import (
+    HEADS,
+    VOCABULARY,
+    Vocabulary,
+    build_head,
+    build_pointwise,
+    build_vocabulary,
+    register_vocabulary,
+    vocabulary_names,
+)
 from highrank_plugins.losses.kernels import triton
 from tests.heads.cases import MOS, PRODUCT, SOFTMAX, STRUCTURES, make_features
 
@@ -260,6 +268,26 @@ def test_wrong_choices_are_refused(options, message):
     own = OPTIONS.get(options["vocabulary"], {}) if "weight" in options else {}
     with pytest.raises(ValueError, match=message):
         build_head("softmax", num_classes=CLASSES, feature_dim=4, **options, **own)
+
+
+def test_an_option_of_function_and_matrix_is_not_given_to_one_of_them():
+    @register_vocabulary("shifted")
+    class Shifted(Vocabulary):
+        def __init__(self, c: float = 0.0):
+            super().__init__()
+            self.c = c
+
+        def forward(self, raw):
+            return raw + self.c
+
+    sizes = {"num_classes": CLASSES, "feature_dim": 4, "pointwise": "gss", "vocabulary": "shifted"}
+    try:
+        with pytest.raises(ValueError, match=r"^c: .* two options of this name; build the func"):
+            build_head("softmax", **sizes, c=0.1)
+        head = build_head("softmax", **sizes | {"pointwise": build_pointwise("gss", c=2.0)}, c=0.1)
+    finally:
+        VOCABULARY.unregister("shifted")
+    assert (head.pointwise.c, head.parametrizations["weight"][0].c) == (2.0, 0.1)
 
 
 def peak_of(step):

@@ -54,6 +54,25 @@ def test_rows_of_ignored_tokens_need_no_target(kind, padding, impl):
     torch.testing.assert_close(*(torch.autograd.grad(out, parameters) for out in (found, want)))
 
 
+@pytest.mark.parametrize("impl", [impl for impl in FEW if impl != "reference"])
+def test_labels_may_be_refilled_before_backward_and_other_tensors_say_so(impl):
+    """Reduction "none" reads a target again in the backward pass."""
+    head, (x, y, q) = build(MOS), drawn()
+    gradients = []
+    for refilled in (False, True):
+        loss = head.nll(x, targets.labels(y), impl=impl).loss
+        if refilled:
+            y.fill_(1)
+        gradients.append(torch.autograd.grad(loss.sum(), head.weight)[0])
+    assert torch.equal(*gradients)
+    for kind, given in {"probabilities": q, "samples": y, "forward": x.detach()}.items():
+        target = 0.5 * targets.labels(y) + 0.5 * KINDS[kind](y, q, x)
+        loss = head.nll(x.detach().clone(), target, impl=impl).loss.sum()
+        given.copy_(given.clone())
+        with pytest.raises(RuntimeError, match="target was changed in place before backward"):
+            loss.backward()
+
+
 def test_a_rest_of_classes_that_are_ruled_out_has_gradients(case):
     head, (x, _, _) = case.build(classes=CLASSES), drawn()
     x = x[:, :1].expand(-1, head.feature_dim).detach().requires_grad_()
