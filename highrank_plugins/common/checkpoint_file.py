@@ -207,7 +207,7 @@ class ReasonsOf(AbstractContextManager):
 
 
 def _reason(path: str, reason: BaseException) -> str:
-    if isinstance(reason, ValueError):
+    if isinstance(reason, ValueError | AssertionError) and str(reason):
         return str(reason) if path in str(reason) else f"{path}: {reason}"
     text = " ".join(str(reason).split())[:400]  # torch lists every parameter that does not fit
     if isinstance(reason, RuntimeError):

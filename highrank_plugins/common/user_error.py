@@ -34,7 +34,10 @@ def explained(error: Exception) -> str:
     """
     if isinstance(error, OSError) and error.filename and error.strerror:
         return visible(f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}")
-    return visible(str(error))
+    text = visible(str(error))
+    if isinstance(error, FileExistsError) and os.path.exists(text):  # fairseq says no more
+        return f"{text} exists: remove it, or give another folder"
+    return text
 
 
 def place_in(folder: Path, error: BaseException) -> str:

@@ -245,6 +245,9 @@ def test_a_run_with_other_options_is_refused(data, translator, tmp_path):
         refusal = rf"checkpoint_last\.pt: that training run had other options: .*{message}.*--save-"
         with pytest.raises(ValueError, match=refusal):
             train(data, translator.parent, *words.split())
+    refusal = r"checkpoint_last\.pt: Optimizer does not match; .* \(--reset-optimizer\)"
+    with pytest.raises(ValueError, match=refusal):  # said that the model cannot be built
+        train(data, translator.parent, optimizer="sgd")
     assert translator.read_bytes() == before
     assert train(data, tmp_path / "other", lr=0.5, finetune_from_model=translator)
 

@@ -58,6 +58,9 @@ def ended(main, argv, monkeypatch, capfd) -> str:
         (raises(OSError("Model file not found: a.pt")), "--path: no such file: a.pt"),
         (raises(PermissionError(13, "Permission denied", "data/dict.txt")),
          "data/dict.txt: permission denied"),
+        # fairseq-preprocess names the dictionary alone
+        (raises(FileExistsError(__file__)),
+         f"{__file__} exists: remove it, or give another folder"),
         (THEIRS["refuse"], "Must specify batch size"),
         (raises(ModuleNotFoundError("No module named 'x'", name="x")),
          "No module named 'x': install it, or leave out the option that needs it"),
