@@ -19,30 +19,30 @@ TESTS = Path(__file__).parent
 BUDGETS: dict[str, int] = {
     "analysis": 1450,
     "benchmarks": 1301,
-    "cli": 3092,
-    "common": 2639,
+    "cli": 3153,
+    "common": 2642,
     "compat": 378,
     "criterions": 259,
-    "data": 2083,
+    "data": 2088,
     "evaluation": 269,
-    "heads": 2943,
-    "hooks": 2677,
+    "heads": 2952,
+    "hooks": 2685,
     "huggingface": 680,
     "inference": 1033,
-    "losses": 4806,
+    "losses": 4820,
     "measures": 1848,
     "models": 1626,
     "optim": 348,
-    "own_layers": 946,
+    "own_layers": 935,
     "reports": 1867,
-    "results": 2103,
-    "studies": 2493,
+    "results": 2111,
+    "studies": 2540,
     "tasks": 524,
     "top": 70,
-    "training": 2206,
+    "training": 2207,
     "trunks": 343,
 }
-LINES_OF_TESTS = 35593
+LINES_OF_TESTS = 35840
 
 
 @pytest.fixture(scope="module")
