@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import shlex
 import shutil
 from collections.abc import Iterator
 from importlib import import_module
@@ -174,7 +175,7 @@ members:
 def _readme(folder: Path, source: str | None, target: str | None, *, is_there: bool) -> str:
     files = f"`train.{source}` and `train.{target}`" if source else "`train.txt`"
     done = "It is there." if is_there else "Put it there first."
-    run = folder.resolve() / "run.sh"
+    run, study = (shlex.quote(str(folder.resolve() / name)) for name in ("run.sh", "study.yaml"))
     root = Path(highrank_plugins.__file__).resolve().parents[1]
     return f"""\
 # {folder.name}
@@ -185,7 +186,7 @@ Output layers compared on a text of your own.
    split. {done}
 2. `bash {run}` trains the softmax. It says the size that it chose and how long it takes.
    `--conf` chooses another layer of `conf/`, `--help` shows all options.
-3. `highrank study {folder.resolve() / "study.yaml"}` trains all layers with all seeds.
+3. `highrank study {study}` trains all layers with all seeds.
    It ends with a table and the sentence that may be claimed. It resumes.
    `--dry-run` shows what it will do. For an answer within an hour, keep two layers and two seeds
    in `study.yaml`.

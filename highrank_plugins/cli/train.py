@@ -45,6 +45,7 @@ def configure(
     An unchanged configuration is not checked again.
     """
     tree = configuration.load_tree(file, change or [])
+    keep_read(output, tree)
     settings = configuration.validate(tree)
     same = output.is_file() and output.read_text(encoding="utf-8") == settings.text()
     if not same:
@@ -61,6 +62,15 @@ def configure(
         _write_commands(settings, commands, _words(launch), corpus)
     if not same:
         write_text(output, settings.text())
+
+
+def keep_read(output: Path | None, *trees: Tree) -> None:
+    """Refuse to replace a file from which a configuration, or one that it inherits, was read."""
+    files = {place.rpartition(":")[0] for tree in trees for place in tree.places.values()}
+    if output is not None and output.resolve() in {Path(file).resolve() for file in files}:
+        raise ValueError(
+            f"--output {output}: a configuration is read from this file; name another file"
+        )
 
 
 def check_measures(settings: configuration.Configuration, tree: Tree) -> None:
@@ -168,7 +178,9 @@ def match(
     """
     folder = recipe_folder(recipe, Path())
     base, target = (members.find_configuration(folder, name) for name in (system, to))
-    settings, reference = configuration.load(base), configuration.load(target)
+    trees = configuration.load_tree(base, []), configuration.load_tree(target, [])
+    keep_read(output, *trees)
+    settings, reference = map(configuration.validate, trees)
     known = data or words or members.shared_dictionary_size(folder.name, settings, reference)
     models = settings.options("train"), reference.options("train")
     found = solve(*models, by, known, names("--free", free) if free else (), step)

@@ -81,6 +81,9 @@ open_run() {
     run_dir=$(absolute "$1")
     run_dir=${run_dir#"$repository/"}
     cd -- "$repository"
+    [[ $run_dir != *:* ]] ||
+        refuse "$run_dir has a colon, at which fairseq divides paths: choose another folder by" \
+            "--exp-dir or --name"
     refuse_links "$run_dir"
     check_run_dir
     local directory=$run_dir

@@ -70,6 +70,7 @@ def test_what_has_changed_is_repeated_or_refused(toy, changes, words, found):
     ("--stop-stage=3", "--stop-stage '3': a stage is a number from 0 to 2"),
     ("--stop-stage=", "--stop-stage '': a stage is"),
     ("--stage=2 --stop-stage=1", "--stage 2 is after --stop-stage 1"),
+    ("--name a:b", "run/a:b has a colon, at which fairseq divides paths: choose another folder by"),
 ])  # fmt: skip
 def test_wrong_options_end_with_exit_code_2(toy, arguments, message):
     toy.refused(message, *arguments.split())

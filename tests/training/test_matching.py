@@ -106,3 +106,20 @@ def test_a_transformer_gets_a_width_that_its_heads_divide():
 )
 def test_models_that_cannot_be_matched_are_refused(words, message):
     refused(message, "match", *words.split())
+
+
+def test_no_file_from_which_a_configuration_is_read_is_replaced(tmp_path):
+    texts = {"base": "train:\n  arch: awd_lstm_lm\n", "own": "base: base.yaml\ntrain: {lr: 1}\n"}
+    for name, text in texts.items():
+        (tmp_path / f"{name}.yaml").write_text(text)
+    base, own = (str(tmp_path / f"{name}.yaml") for name in texts)
+    for output, *words in (
+        (base, "train", "configure", own),
+        (own, "match", own, "--to", "small/softmax"),
+        (base, "match", own, "--to", "small/softmax"),
+        (own, "match", "small/mos", "--to", own),
+    ):
+        done = highrank(*words, "--output", output)
+        assert done.exit_code == 2
+        assert f"--output {output}: a configuration is read from this file" in done.output
+    assert {name: (tmp_path / f"{name}.yaml").read_text() for name in texts} == texts
