@@ -129,8 +129,9 @@ def test_failing_members_are_named_and_the_others_continue(tmp_path, how, what):
     members["mixtape"] = {"conf": "mixtape"}
     changes = {"members": members, "options": {"failing": how}, "baseline": "mos"}
     text = tables(file, seeds=[1, 2], **changes, code=1)
-    assert "since the baseline mos has no result: softmax, mixtape." in text
-    assert "p Holm" not in text, "softmax is not taken in its place"
+    assert "Nothing is tested, because the baseline mos has no result." in text
+    assert "p Holm" not in text and "(baseline)" not in text, "softmax is not taken in its place"
+    assert "\nNot tested" not in text and "the baseline, softmax," not in text
 
 
 @pytest.mark.parametrize(
