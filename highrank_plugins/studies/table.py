@@ -70,7 +70,8 @@ def _compare(of: Standing, records: list[Path], notes: list[str]) -> list[Table]
     if is_lost:
         compared = replace(compared, baseline=None)  # softmax is not taken in its place
     against = named or compared.baseline
-    looked = {"metric": compared.metric, "baseline": against, "test": settings.test}
+    looked = {"metric": compared.metric, "test": settings.test}
+    looked |= {"baseline": against} if against else {}  # without one nothing was tested
     notes = [*notes, *rate_notes(of.study.rates, "lr"), *look(of, reasons, looked)]
     own = compared.notes
     if compared.baseline is None:  # drops a note about an option of `highrank compare`
@@ -146,7 +147,8 @@ def look(of: Standing, reasons: Mapping[str, str], settings: Mapping[str, Any]) 
     write_json(of.folder / UNTESTED, seen | dict(reasons))
     if of.plan is None and NOT_RUN not in of.problems.values():
         found = {key: {**settings, "seeds": seeds} for key, seeds in _groups(of).items()}
-        write_json(of.folder / LOOKS, found | before)
+        kept = {key: now | before.get(key, {}) for key, now in found.items()}
+        write_json(of.folder / LOOKS, before | kept)
     for one in of.members:
         for name, now in settings.items():
             then = before.get(one.system_key, {}).get(name, now)

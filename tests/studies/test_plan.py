@@ -257,18 +257,6 @@ def test_each_configuration_is_held_to_its_first_table(tmp_path):
     assert "p (Holm)" not in compared(file) and LATE in compared(file)
 
 
-def test_a_table_without_its_baseline_is_no_look_at_another_one(tmp_path):
-    file = write_stub(tmp_path, seeds=[1, 2], members=TWO, baseline="mos")
-    for name in ("softmax-1", "softmax-2"):
-        assert study(file, "--only", name).exit_code == 0
-    for one in prepare(read_study(file), tmp_path / "exp"):
-        if one.system == "mos":
-            one.note("failed").write_text("failed with exit code 3")
-    assert "because the baseline mos has no result." in tables(file, "--table", code=1)
-    text = tables(file)
-    assert "p Holm" in text and "Changed since" not in text
-
-
 def test_compare_tests_what_the_study_tests(tmp_path):
     file = write_stub(tmp_path, seeds=[1, 2, 3], members=TWO, **BOTH)
     tables(file)
