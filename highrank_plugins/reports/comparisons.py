@@ -129,7 +129,7 @@ def _tested(compared: Compared, ranked: statistics.Ranking | None, timed: bool) 
         notes += [*_test_notes(compared, ranked, tested)]
         notes.append(_least_difference(metric, compared, tested))
     headings, cells = zip(*columns, strict=True)
-    title = f"{metric.title} against {compared.baseline}"
+    title = metric.title + (f" against {compared.baseline}" if compared.baseline else "")
     rows, lines = list(zip(*cells, strict=True)), ranked.lines if ranked else ()
     return Table(title, headings, rows, [*notes, *compared.notes], lines, details)
 

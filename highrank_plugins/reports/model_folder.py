@@ -104,7 +104,7 @@ def export_model(
     config, dictionaries = parts.config, parts.dictionaries
     cut = [] if pieces is None else piece_options(pieces, f"{folder.name}/{pieces.name}")
     config["text"] = dict(cut)
-    record = None if results is None else load_record(results)
+    record = None if results is None else _record_of(results, config["fairseq"])
     with new_folder(folder) as part:
         _save_weights(parts.weights, part / WEIGHTS)
         for path in [*dictionaries, *([] if pieces is None else [pieces])]:
@@ -115,6 +115,21 @@ def export_model(
         parameters = sum(parameter.numel() for parameter in parts.model.parameters())
         card = model_card(folder.name, config, parameters, dictionaries, cut, record, licence)
         files.write_text(part / CARD, card)
+
+
+def _record_of(results: Path, cfg: dict[str, Any]) -> dict[str, Any]:
+    """Return a record; refuse that of another arch or seed than the checkpoint's."""
+    record = load_record(results)
+    stated = (record.get("config") or {}).get("train") or {}
+    arch = cfg["model"].get("arch") or cfg["model"].get("_name")
+    for name, own in (("arch", arch), ("seed", cfg["common"].get("seed"))):
+        theirs = stated.get(name)
+        if None not in (own, theirs) and str(own) != str(theirs):
+            raise ValueError(
+                f"--results {results}: {name} is {theirs}, and {own} of the checkpoint; give the "
+                "record of its run"
+            )
+    return record
 
 
 def import_model(folder: Path, output: Path) -> None:

@@ -162,20 +162,22 @@ def with_tests(compared: Compared, untested: Mapping[str, str] = {}) -> Compared
     few = f"a test needs two seeds of a system and of {control}"
     equal = "neither runs nor baseline vary"
     base, tested = found[control], dict[str, Summary]()
-    reasons = {name: untested[name] for name in found if name in untested}
-    kinds = dict.fromkeys([*reasons.values(), few, equal])
-    others = {name for name in found if not {name, control} & {*untested}} - {control}
-    for name, own in found.items():
-        if name not in others:
-            continue
+    others = [name for name in found if name != control and name not in untested]
+    if control in untested:
+        others = []
+    names: dict[str, list[str]] = {}  # reason → systems without a test
+    for name in filter(untested.get, found):
+        names.setdefault(untested[name], []).append(name)
+    names |= {few: [], equal: []}
+    for name in others:
+        own = found[name]
         if own is None or base is None or min(own.n, base.n) < 2:
-            reasons[name] = few
+            names[few].append(name)
         elif own.sd == base.sd == 0:
-            reasons[name] = equal
+            names[equal].append(name)
         else:
             tested[name] = own
-    listed = {why: [name for name in found if reasons.get(name) == why] for why in kinds}
-    notes = [f"Not tested, since {why}: {', '.join(of)}." for why, of in listed.items() if of]
+    notes = [f"Not tested, since {why}: {', '.join(of)}." for why, of in names.items() if of]
     if control in untested:
         notes.append(f"Nothing is tested, since the baseline, {control}, is not.")
     tests = _tests(base, tested, compared.test) if base else {}

@@ -59,17 +59,24 @@ def write_tables(
 
 def _compare(of: Standing, records: list[Path], notes: list[str]) -> list[Table]:
     """Compare all members that are done; the others are named with their problems."""
-    settings = of.study.settings
-    baseline, why, reasons = settings.baseline, "no baseline is named", untested(of)
-    if baseline is not None and all(m.name in of.problems for m in of.systems.get(baseline, ())):
-        baseline, why = None, f"the baseline {baseline} has no result"
-        reasons = dict.fromkeys(of.systems, why)  # nor is softmax taken in its place
+    settings, why, reasons = of.study.settings, "no baseline is named", untested(of)
+    named = settings.baseline
+    is_lost = named is not None and all(one.name in of.problems for one in of.systems[named])
+    if is_lost:
+        why = f"the baseline {named} has no result"
+        reasons = dict.fromkeys(of.systems, why)
+    baseline = None if is_lost else named
     compared = compare_records(records, settings.metric, baseline, of.test, untested=reasons)
-    looked = {"metric": compared.metric, "baseline": compared.baseline, "test": settings.test}
+    if is_lost:
+        compared = replace(compared, baseline=None)  # softmax is not taken in its place
+    against = named or compared.baseline
+    looked = {"metric": compared.metric, "test": settings.test}
+    looked |= {"baseline": against} if against else {}  # without one nothing was tested
     notes = [*notes, *rate_notes(of.study.rates, "lr"), *look(of, reasons, looked)]
     own = compared.notes
     if compared.baseline is None:  # drops a note about an option of `highrank compare`
-        own = [note for note in own if not note.startswith("Nothing is tested")]
+        dropped = ("Nothing is tested", f"Not tested, since {why}")
+        own = [note for note in own if not note.startswith(dropped)]
         own = [f"Nothing is tested, because {why}.", *own]
     return comparison_tables(replace(compared, notes=[*own, *notes]), timed=False)
 
@@ -140,7 +147,8 @@ def look(of: Standing, reasons: Mapping[str, str], settings: Mapping[str, Any]) 
     write_json(of.folder / UNTESTED, seen | dict(reasons))
     if of.plan is None and NOT_RUN not in of.problems.values():
         found = {key: {**settings, "seeds": seeds} for key, seeds in _groups(of).items()}
-        write_json(of.folder / LOOKS, found | before)
+        kept = {key: now | before.get(key, {}) for key, now in found.items()}
+        write_json(of.folder / LOOKS, before | kept)
     for one in of.members:
         for name, now in settings.items():
             then = before.get(one.system_key, {}).get(name, now)

@@ -124,7 +124,13 @@ def test_with_pieces_and_a_record_the_card_translates_plain_text_and_has_scores(
     (tmp_path / "codes").write_text("".join(["#version: 0.2\n", *merges]))
     out = tmp_path / "out"
     record, signatures = tmp_path / "results.json", {"sacrebleu": "nrefs:1|tok:13a"}
-    record.write_text(json.dumps({"metrics": {"sacrebleu": 38.04}, "signatures": signatures}))
+    found = {"metrics": {"sacrebleu": 38.04}, "signatures": signatures}
+    for wrong in ({"arch": "transformer_moc"}, {"seed": 99}):
+        record.write_text(json.dumps(found | {"config": {"train": wrong}}))
+        said = f"{next(iter(wrong))} is {next(iter(wrong.values()))}, and .* of the checkpoint"
+        with pytest.raises(ValueError, match=f"--results .*results.json: {said}"):
+            export_model(checkpoint, out, None, "MIT", results=record)
+    record.write_text(json.dumps(found | {"config": {"train": {"seed": 3}}}))
     export_model(checkpoint, out, None, "MIT", pieces=tmp_path / "codes", results=record)
     card = (out / "README.md").read_text()
     assert "| sacrebleu | 38.04 (nrefs:1, tok:13a) |" in card

@@ -125,6 +125,7 @@ def test_systems_without_a_test_are_sorted_below_the_others(records, tmp_path):
     assert found[2:] == [("gss", "2–3"), ("softmax (baseline)", "2–3"), ("moc", "–"), ("plif", "–")]
     rows = compare(*more).output.splitlines()[2:4]
     assert [row[:6] for row in rows] == ["| moc ", "| plif"]
+    assert comparison_tables(compare_records(more))[0].title == "test ppl", "against nothing"
 
 
 def test_masses_are_noted_and_do_not_enter_the_comparison(records):

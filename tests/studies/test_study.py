@@ -129,8 +129,28 @@ def test_failing_members_are_named_and_the_others_continue(tmp_path, how, what):
     members["mixtape"] = {"conf": "mixtape"}
     changes = {"members": members, "options": {"failing": how}, "baseline": "mos"}
     text = tables(file, seeds=[1, 2], **changes, code=1)
-    assert "since the baseline mos has no result: softmax, mixtape." in text
-    assert "p Holm" not in text, "softmax is not taken in its place"
+    assert "Nothing is tested, because the baseline mos has no result." in text
+    assert "p Holm" not in text and "(baseline)" not in text, "softmax is not taken in its place"
+    assert "\nNot tested" not in text and "the baseline, softmax," not in text
+
+
+def test_a_table_that_tests_nothing_is_no_look_at_a_baseline(tmp_path):
+    two = {"softmax": {"conf": "softmax"}, "mos": {"conf": "mos"}}
+    file = write_stub(tmp_path, seeds=[1, 2], members=two, baseline="mos")
+    for name in ("softmax-1", "softmax-2"):
+        assert study(file, "--only", name).exit_code == 0
+    for one in prepare(read_study(file), tmp_path / "exp"):
+        if one.system == "mos":
+            one.note("failed").write_text("failed with exit code 3")
+    assert "because the baseline mos has no result." in tables(file, "--table", code=1)
+    text = tables(file)
+    assert "p Holm" in text and "Changed since" not in text
+    unnamed = {"m": {"conf": "softmax"}, "n": {"conf": "mos"}}
+    text = tables(file, members=unnamed, baseline=None, set={"lr": 2})
+    assert "because no baseline is named" in text and "p Holm" not in text
+    text = tables(file, baseline="m")
+    assert "p Holm" in text and "Changed since" not in text
+    assert "further one: baseline (was m)." in tables(file, baseline="n")
 
 
 @pytest.mark.parametrize(
