@@ -7,6 +7,7 @@ import yaml
 
 from highrank_plugins.cli.train import check_measures
 from highrank_plugins.common.blocks import ConfigurationError
+from highrank_plugins.common.files import files_digest
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.measures import find_measure, measure_names
 from highrank_plugins.training.command_line import write_recipe_files
@@ -114,6 +115,18 @@ def test_keys_of_finished_runs_stay_the_same(configure, words, block, key):
         assert ("1200" in launch.read_text()) == ("--effective-tokens" not in words)
     other = configure.bash('echo "$other_nodes"')
     assert bool(other) == ("--nodes" in words)
+
+
+def test_a_changed_layer_of_the_user_is_trained_again(configure, tmp_path):
+    def key_with(name: str, text: str) -> str:
+        (tmp_path / "layers" / name).write_text(text)
+        files_digest.cache_clear()  # as in another process
+        configure(train=BASE["train"] | {"user_dir": str(tmp_path / "layers")})
+        return configure.bash('echo "$training_key"')
+
+    (tmp_path / "layers").mkdir()
+    keys = [key_with("__init__.py", f"SCALE = {scale}\n") for scale in (1, 2)]
+    assert keys[0] != keys[1] == key_with("notes.txt", "what the scale does")
 
 
 STREAMS = {"task": "bptt_language_modeling", "batch_size": 12, "distributed_world_size": 1}
