@@ -109,6 +109,7 @@ def member_key(study: Study, settings: Configuration, seeded: bool = True) -> st
     data = {name: files_digest(path) for name, path in named.items() if path}
     is_ours = study.recipe.parent == RECIPES
     script = "" if is_ours else (study.recipe / "run.sh").read_text(encoding="utf-8")
+    tables = [f for kind in ("corpus", "sizes") for f in study.recipe.glob(f"{kind}*.yaml")]
     user_dir = settings.train.get("user_dir")
     configuration = plain_numbers(settings.blocks())
     if not seeded:
@@ -117,7 +118,7 @@ def member_key(study: Study, settings: Configuration, seeded: bool = True) -> st
         "numerics": NUMERICS_VERSION,
         "recipe": study.recipe.name,
         "script": [s for line in script.splitlines() if (s := line.strip()) and s[0] != "#"],
-        "corpus": {file.name: checksum(file) for file in study.recipe.glob("corpus*.yaml")},
+        "corpus": {file.name: checksum(file) for file in tables},
         "configuration": configuration,
         "options": words,
         "threads": study.settings.threads,  # they change the order of sums

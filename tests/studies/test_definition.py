@@ -178,7 +178,8 @@ def test_everything_that_numbers_depend_on_changes_the_key_and_nothing_else(fold
     script = folder / "stub" / "run.sh"
     script.write_text(script.read_text() + "true\n")
     keys.append(key_of(folder))
-    for name in ("corpus.yaml", "corpus_small.yaml"):  # say which files of the data are read
+    # say which files of the data are read, and the options of each size of text
+    for name in ("corpus.yaml", "corpus_small.yaml", "sizes.yaml"):
         (folder / "stub" / name).write_text("texts: {}\n")
         keys.append(key_of(folder, **data))
     own = {"set": {"user_dir": str(folder / "own")}}
