@@ -95,11 +95,7 @@ def check_measures(settings: configuration.Configuration, tree: Tree) -> None:
 def _write_commands(
     settings: configuration.Configuration, folder: Path, words: list[str], corpus: Path | None
 ) -> None:
-    code = settings.train.get("user_dir")
-    more: dict[str, Any] = {
-        "dry_run": "yes" if "--dry-run" in words else "",
-        "own_code": members.files_digest(Path(str(code)), "*.[ch]pp", "*.py") if code else "",
-    }
+    more: dict[str, Any] = {"dry_run": "yes" if "--dry-run" in words else ""}
     if corpus is not None:
         files = read_corpus(corpus)
         train = settings.train

@@ -1,6 +1,7 @@
 """Write files completely or not at all, compare checksums, and make plain values for JSON."""
 
 import errno
+import glob
 import hashlib
 import json
 import math
@@ -13,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,6 +22,7 @@ from highrank_plugins.common.formatting import size
 from highrank_plugins.common.user_error import UserError, cannot_be_written, free_space
 
 SUMS = "sha256sums"  # the ledger of binarised data
+CODE = ("*.[ch]pp", "*.py")  # what a --user-dir computes with
 _BLOCK = 8 << 20
 MOST_JSON = 64 << 20  # bytes of a JSON file; none of ours has a tenth of it
 # errors where a file system has no hard links, or none between these two places
@@ -253,6 +256,20 @@ def read_ledger(ledger: Path) -> dict[str, str]:
             )
         sums[match[2]] = match[1]
     return sums
+
+
+@cache
+def files_digest(path: Path, *patterns: str) -> str:
+    """Return a digest of a file, or of names and contents of the files in a folder or PATH.*."""
+    if path.is_file():
+        return checksum(path)
+    if path.is_dir():
+        found = {file for pattern in patterns or ("*",) for file in path.rglob(pattern)}
+    else:
+        path, name = path.parent, path.name
+        found = {*path.glob(f"{glob.escape(name)}.*")}
+    lines = [f"{f.relative_to(path)} {checksum(f)}\n" for f in sorted(found) if f.is_file()]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def write_sums(folder: Path) -> None:

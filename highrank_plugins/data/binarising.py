@@ -1,7 +1,7 @@
 """Write and count numbers of words as fairseq-preprocess does, text in several processes."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
@@ -21,6 +21,8 @@ from highrank_plugins.common.user_error import UserError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    Block = tuple[NDArray, NDArray]  # numbers of words, and the lengths of their lines
 
 PARTS = ("train", "valid", "test")
 # number of lines that a process takes at once
@@ -70,15 +72,14 @@ def binarise(
             work, total = partial(_number, dictionary), -(-lines[part] // BATCH)
             done = ordered_map(work, batches(read_text(text), BATCH), processes)
             shown = tqdm(done, text.name, total, unit="batch", **bar_options())
-            number, tokens, unknown = _write(
-                folder / prefixes[part, language], shown, len(_words(dictionary))
-            )
-            if 2 * unknown > (words := tokens - number):
+            prefix = folder / prefixes[part, language]
+            count, tokens, unknown = write_split(prefix, shown, len(_words(dictionary)))
+            if 2 * unknown > (words := tokens - count):
                 raise UserError(
                     f"{text}: {unknown:,} of {words:,} words are unknown, so no score of this text "
                     "would mean anything; give text in the language and pieces of the training text"
                 )
-            yield report(text.name, number, tokens, unknown)
+            yield report(text.name, count, tokens, unknown)
     write_sums(folder)
 
 
@@ -102,11 +103,14 @@ def _count(lines: list[str]) -> Counter[str]:
     return Counter(chain.from_iterable(map(str.split, lines)))
 
 
-def _number(dictionary: Path, lines: list[str]) -> "tuple[NDArray, NDArray]":
-    """Return the numbers of all words, </s> after each line, and lines' lengths."""
+def _number(dictionary: Path, lines: list[str]) -> "Block":
+    return number(_words(dictionary), lines)
+
+
+def number(words: dict[str, int], lines: list[str]) -> "Block":
+    """Return the numbers of all words, </s> after each line, and the lengths of lines."""
     import numpy as np
 
-    words = _words(dictionary)
     rows = [line.split() for line in lines]
     numbers = [words.get(word, UNKNOWN_NUMBER) for row in rows for word in (*row, "</s>")]
     lengths = [len(row) + 1 for row in rows]
@@ -130,23 +134,8 @@ def write_dictionary(path: Path, counts: Iterable[tuple[str, int]]) -> dict[str,
     return {word: SPECIAL + place for place, (word, _) in enumerate(rows)}
 
 
-def write_split(
-    prefix: Path, pieces: Iterable[Sequence[int]], num_words: int
-) -> tuple[int, int, int]:
-    """Write `prefix`.bin and `prefix`.idx, a piece at a time; return the counts of `_write`.
-
-    Nothing is added to pieces: </s> must be in them where it is wanted.
-    """
-    import numpy as np
-
-    blocks = ((np.asarray(piece), np.array([len(piece)])) for piece in pieces)
-    return _write(prefix, blocks, num_words)
-
-
-def _write(
-    prefix: Path, blocks: Iterable["tuple[NDArray, NDArray]"], num_words: int
-) -> tuple[int, int, int]:
-    """Write numbers and the lengths of their lines; return how many lines, tokens and <unk>."""
+def write_split(prefix: Path, blocks: Iterable["Block"], num_words: int) -> tuple[int, int, int]:
+    """Write `prefix`.bin and `prefix`.idx; return how many lines, tokens and <unk>."""
     import numpy as np
     from fairseq.data.indexed_dataset import MMapIndexedDataset, best_fitting_int_dtype
 

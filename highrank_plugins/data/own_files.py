@@ -15,6 +15,8 @@ from highrank_plugins.common.text_lines import TextRules, paired, read_text
 from highrank_plugins.common.user_error import UserError
 
 ALL = "all"  # a text that is still to be split
+# part → the names of its files without their endings
+_STEMS = {"train": ("train",), "valid": ("valid", "dev"), "test": ("test",)}
 _CODE = re.compile(r"[A-Za-z]{2,8}([-_][A-Za-z0-9]+)*")
 _TEXT = "data.vocab_size"  # key of the number of pieces
 _COUNTED = 20_000  # lines whose words are counted
@@ -36,39 +38,40 @@ def find_parts(data: Path, endings: Sequence[str]) -> dict[str, list[Path]]:
     """Return the files of each part; those of one text to be split are `ALL`."""
     check_languages(endings)
     if data.is_file():
-        if len(endings) == 1:
-            return {ALL: [data]}
-        raise UserError(f"--data {data}: a translator needs two files; give their folder")
+        if len(endings) > 1:
+            raise UserError(f"--data {data}: a translator needs two files; give their folder")
+        return {ALL: [data]}
     if not data.is_dir():
-        found = _files(data.parent, data.name, endings)
-        if all(found):
-            return {ALL: [path for path in found if path]}
+        if whole := _complete(_files(data.parent, data.name, endings)):
+            return {ALL: whole}
         ending = "{" + ",".join(endings) + "}" if len(endings) > 1 else endings[0]
         raise UserError(f"--data {data}: no such folder, and no files {data}.{ending}")
-    names = {"train": ("train",), "valid": ("valid", "dev"), "test": ("test",)}
-    there: dict[str, list[Path]] = {}
-    lacking: list[str] = []
-    for part, stems in names.items():
-        every = [_files(data, stem, endings) for stem in stems]
-        if all(map(any, every)) and len(stems) > 1:
-            raise UserError(f"--data {data}: has {' and '.join(stems)}; keep one of them")
-        found = next(filter(any, every), every[0])
-        there |= {part: [path for path in found if path]} if all(found) else {}
-        lacking += [f"{stems[0]}.{e}" for e, path in zip(endings, found, strict=True) if not path]
-    if not lacking:
-        return there
-    if len(lacking) == 2 * len(endings) and "train" in there:
-        return {ALL: there["train"]}
-    if len(lacking) == 3 * len(endings):
-        named = {path.name.split(f".{endings[0]}")[0] for path in data.glob(f"*.{endings[0]}*")}
-        whole = [f for stem in sorted(named) if all(f := _files(data, stem, endings))]
-        if len(whole) == 1:
-            return {ALL: [path for path in whole[0] if path]}
+    found = {part: _files_of_part(data, stems, endings) for part, stems in _STEMS.items()}
+    missing = {part for part, files in found.items() if not any(files)}
+    parts = {part: whole for part, files in found.items() if (whole := _complete(files))}
+    if len(parts) == len(_STEMS):
+        return parts
+    if "train" in parts and missing == {"valid", "test"}:
+        return {ALL: parts["train"]}
+    if len(missing) == len(_STEMS):  # one text of any name
+        stems = {path.name.split(f".{endings[0]}")[0] for path in data.glob(f"*.{endings[0]}*")}
+        texts = [w for stem in sorted(stems) if (w := _complete(_files(data, stem, endings)))]
+        if len(texts) == 1:
+            return {ALL: texts[0]}
+    lacking = (f"{part}.{e}" for part, files in found.items()
+               for e, path in zip(endings, files, strict=True) if path is None)  # fmt: skip
     has = ", ".join(sorted(path.name for path in data.iterdir() if path.is_file())[:8])
     raise UserError(
         f"--data {data}: {', '.join(lacking)} missing; the folder has {has or 'no files'}. Put "
         "train, valid (or dev) and test there, or one text alone, which is then split"
     )
+
+
+def _files_of_part(data: Path, stems: Sequence[str], endings: Sequence[str]) -> list[Path | None]:
+    there = {stem: files for stem in stems if any(files := _files(data, stem, endings))}
+    if len(there) > 1:
+        raise UserError(f"--data {data}: has {' and '.join(there)}; keep one of them")
+    return next(iter(there.values()), [None] * len(endings))
 
 
 def _files(folder: Path, stem: str, endings: Sequence[str]) -> list[Path | None]:
@@ -78,6 +81,12 @@ def _files(folder: Path, stem: str, endings: Sequence[str]) -> list[Path | None]
         if plain.is_file() and packed.is_file():
             raise UserError(f"{plain}: {packed.name} is there, too; keep one of them")
     return [next(filter(Path.is_file, both), None) for both in paths]
+
+
+def _complete(files: Sequence[Path | None]) -> list[Path]:
+    """Return all files, or none if one is missing."""
+    there = [path for path in files if path]
+    return there if len(there) == len(files) else []
 
 
 def read_own(paths: Sequence[Path]) -> Iterator[OwnLines]:

@@ -1,6 +1,5 @@
 """Resolve the members of a study: configuration, key, folders and the command of each."""
 
-import glob
 import hashlib
 import json
 import math
@@ -9,7 +8,6 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from typing import Any
 import yaml
 
 from highrank_plugins.common.blocks import ConfigurationError, read_tree
-from highrank_plugins.common.files import checksum, write_text
+from highrank_plugins.common.files import CODE, checksum, files_digest, write_text
 from highrank_plugins.common.provenance import PACKAGES, machine_kind
 from highrank_plugins.data.corpora.word_corpora import PTB, WIKITEXT2
 from highrank_plugins.results.doubts import flat_settings
@@ -111,6 +109,7 @@ def member_key(study: Study, settings: Configuration, seeded: bool = True) -> st
     data = {name: files_digest(path) for name, path in named.items() if path}
     is_ours = study.recipe.parent == RECIPES
     script = "" if is_ours else (study.recipe / "run.sh").read_text(encoding="utf-8")
+    tables = [f for kind in ("corpus", "sizes") for f in study.recipe.glob(f"{kind}*.yaml")]
     user_dir = settings.train.get("user_dir")
     configuration = plain_numbers(settings.blocks())
     if not seeded:
@@ -119,12 +118,12 @@ def member_key(study: Study, settings: Configuration, seeded: bool = True) -> st
         "numerics": NUMERICS_VERSION,
         "recipe": study.recipe.name,
         "script": [s for line in script.splitlines() if (s := line.strip()) and s[0] != "#"],
-        "corpus": {file.name: checksum(file) for file in study.recipe.glob("corpus*.yaml")},
+        "corpus": {file.name: checksum(file) for file in tables},
         "configuration": configuration,
         "options": words,
         "threads": study.settings.threads,  # they change the order of sums
         "data": data,
-        "user_dir": files_digest(Path(str(user_dir)), "*.[ch]pp", "*.py") if user_dir else "",
+        "user_dir": files_digest(Path(str(user_dir)), *CODE) if user_dir else "",
         "versions": {name: version(name) for name in PACKAGES},
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
@@ -137,20 +136,6 @@ def plain_numbers(value: Any) -> Any:
     if isinstance(value, str) and _EXPONENT.fullmatch(value):
         value = float(value)
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-@cache
-def files_digest(path: Path, *patterns: str) -> str:
-    """Return a digest of a file, or of names and contents of the files in a folder or PATH.*."""
-    if path.is_file():
-        return checksum(path)
-    if path.is_dir():
-        found = {file for pattern in patterns or ("*",) for file in path.rglob(pattern)}
-    else:
-        path, name = path.parent, path.name
-        found = {*path.glob(f"{glob.escape(name)}.*")}
-    lines = [f"{f.relative_to(path)} {checksum(f)}\n" for f in sorted(found) if f.is_file()]
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def study_folder(study: Study, exp_dir: Path) -> Path:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 import highrank_plugins
 from highrank_plugins.common.certificate import Mass
-from highrank_plugins.common.files import read_json, write_json, write_text
+from highrank_plugins.common.files import CODE, files_digest, read_json, write_json, write_text
 from highrank_plugins.common.folders import held
 from highrank_plugins.common.names import Score
 from highrank_plugins.common.processes import ordered_map, usable_cores
@@ -33,7 +33,7 @@ from highrank_plugins.results.perplexity import UNIGRAM
 from highrank_plugins.results.record import RecordedTraining, make_record
 from highrank_plugins.studies import trunk as frozen
 from highrank_plugins.studies.definition import RaceSettings, TriedRates
-from highrank_plugins.studies.members import UNFAIR, files_digest
+from highrank_plugins.studies.members import UNFAIR
 from highrank_plugins.studies.rates import best_rate, rate_notes
 from highrank_plugins.studies.trunk import ROWS, FrozenTexts, loss_of, read_trunk
 
@@ -65,7 +65,7 @@ class RaceRun(NamedTuple):
         """Return what changes its numbers, besides the features."""
         own = {"layer": self.layer, "lr": self.settings.lr * self.rate, "seed": self.seed}
         if self.user_dir is not None:
-            own["user_dir"] = files_digest(self.user_dir, "*.[ch]pp", "*.py")
+            own["user_dir"] = files_digest(self.user_dir, *CODE)
         unneeded = {"exp_dir", "layers", "rates", "jobs", "tokens"}
         return self.settings.model_dump(mode="json", exclude=unneeded) | own
 

@@ -11,13 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from highrank_plugins.common.files import checksum, read_json, write_json, write_whole
+from highrank_plugins.common.files import checksum, files_digest, read_json, write_json, write_whole
 from highrank_plugins.common.names import layer_name
 from highrank_plugins.heads import Head
 from highrank_plugins.results.comparison import BASELINE
 from highrank_plugins.results.perplexity import dictionary
 from highrank_plugins.studies.definition import RaceSettings
-from highrank_plugins.studies.members import files_digest
 
 FrozenTexts = Mapping[str, tuple[Tensor, Tensor]]  # split → features [N, F], targets [N]
 SPLITS = ("train", "valid", "test")

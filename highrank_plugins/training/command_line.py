@@ -10,7 +10,7 @@ import yaml
 
 import highrank_plugins
 from highrank_plugins.common.blocks import ConfigurationError
-from highrank_plugins.common.files import write_text
+from highrank_plugins.common.files import CODE, files_digest, write_text
 from highrank_plugins.common.names import flag
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.measures import find_measure, measure_names
@@ -82,13 +82,14 @@ def write_recipe_files(
     configuration: Configuration, folder: Path, launch: Launch | None, more: Mapping[str, Any]
 ) -> None:
     """Write `settings.sh`, to be sourced, and `BLOCK.sh` with the command of each block."""
+    # what a training run depends on besides its data: options, processes, the user's own layers
+    key = [yaml.safe_dump(configuration.train).rstrip(), *(launch.batch if launch else ())]
+    if "user_dir" in configuration.train:
+        key.append(files_digest(Path(str(configuration.train["user_dir"])), *CODE))
     variables = {
         "measures": configuration.measures,
         "text_measures": [name for name in configuration.measures if find_measure(name).of_a_split],
-        # the text of all options that a training run depends on
-        "training_key": "\n".join(
-            [yaml.safe_dump(configuration.train).rstrip(), *(launch.batch if launch else ())]
-        ),
+        "training_key": "\n".join(key),
         "other_nodes": "by hand" if launch and launch.by_hand else "",
         **more,
     }

@@ -17,11 +17,11 @@ shared_options=("${BASH_SOURCE[0]}" "${shared_options[@]}")
 configure_flags=()                      # further flags of highrank train configure
 
 # Set by settings.sh, which configure writes: blocks and values of the configuration, its measures
-# (those of a text again by themselves), the options that a training run depends on, a digest of the
-# code in train.user_dir, and the contents of corpus.yaml.
+# (those of a text again by themselves), what a training run depends on, and the contents of
+# corpus.yaml.
 declare -A settings=()
 # shellcheck disable=SC2034
-measures=() text_measures=() training_key='' own_code='' other_nodes='' dry_run='' archives=() gigabytes=0
+measures=() text_measures=() training_key='' other_nodes='' dry_run='' archives=() gigabytes=0
 published=''                            # task of published.yaml whose scores a summary has
 
 # open_configured_run: open the run's directory, and check the configuration before anything runs.
@@ -45,7 +45,6 @@ open_configured_run() {
     }
     # shellcheck source=/dev/null
     source "$commands/settings.sh"
-    training_key+=${own_code:+$'\n'"code: $own_code"}
     if [[ -n $dry_run ]]; then
         log "nothing was done: --launch has --dry-run"
         abandon_run

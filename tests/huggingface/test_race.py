@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from highrank_plugins.common.files import files_digest
 from highrank_plugins.studies.definition import RaceSettings
-from highrank_plugins.studies.members import files_digest
 from highrank_plugins.studies.race import race
 from highrank_plugins.studies.trunk import dump, open_trunk, read_texts
 from tests.huggingface.tiny import CLASSES, original, transformers

@@ -246,7 +246,7 @@ parse_options "$@"
 highrank() {{
     mkdir -p -- "$commands"
     echo "${{set[*]-}}" >"$config"
-    echo "training_key=options own_code=$code dry_run=${{launch:+yes}}" >"$commands/settings.sh"
+    echo "training_key=options$code dry_run=${{launch:+yes}}" >"$commands/settings.sh"
 }}
 train() {{ echo trained >"$out/file"; }}
 collect() {{ echo "the score" >"$out/summary.txt"; }}

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from highrank_plugins.common.provenance import hardware, machine_kind
-from highrank_plugins.data.binarising import write_dictionary, write_split
+from highrank_plugins.data.binarising import number, write_dictionary, write_split
 from highrank_plugins.results.perplexity import UNIGRAM, unigram_perplexity
 from highrank_plugins.results.record import load_record
 from tests.cli import highrank
@@ -77,14 +77,14 @@ def test_a_model_below_the_floor_is_named_and_not_tested(records, metrics, doubt
 
 
 def test_the_unigram_counts_the_training_text_and_records_without_are_named(records, tmp_path):
-    write_dictionary(tmp_path / "dict.txt", [("a", 3), ("b", 1)])
-    write_split(tmp_path / "train", [[4, 4, 4, 5, 2]], 6)
-    write_split(tmp_path / "test", [[4, 5, 3, 2]], 6)
+    words = write_dictionary(tmp_path / "dict.txt", [("a", 3), ("b", 1)]) | {"</s>": 2}
+    write_split(tmp_path / "train", [number(words, ["a a a b"])], 6)
+    write_split(tmp_path / "test", [number(words, ["a b c"])], 6)
     p = [4 / 11, 2 / 11, 1 / 11, 2 / 11]  # add one to each of six words
     wanted = (p[0] * p[1] * p[2] * p[3]) ** (-1 / 4)
     assert unigram_perplexity(tmp_path).value == pytest.approx(wanted, abs=0.005)
     (tmp_path / "shard0").mkdir()
-    write_split(tmp_path / "shard0" / "train", [[4, 5, 2]], 6)  # shards count together
+    write_split(tmp_path / "shard0" / "train", [number(words, ["a b"])], 6)  # shards count together
     wanted = (5 / 14 * 3 / 14 * 1 / 14 * 3 / 14) ** (-1 / 4)
     assert unigram_perplexity(tmp_path).value == pytest.approx(wanted, abs=0.005)
     assert unigram_perplexity(tmp_path / "other") is None

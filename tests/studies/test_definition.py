@@ -6,9 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from highrank_plugins.common.blocks import ConfigurationError
+from highrank_plugins.common.files import files_digest
 from highrank_plugins.studies import members
 from highrank_plugins.studies.definition import read_study
-from highrank_plugins.studies.members import files_digest, find_configuration, prepare
+from highrank_plugins.studies.members import find_configuration, prepare
 from highrank_plugins.training import configuration
 from tests.studies.stub import write_stub, write_study
 
@@ -185,7 +186,8 @@ def test_everything_that_numbers_depend_on_changes_the_key_and_nothing_else(fold
     script = folder / "stub" / "run.sh"
     script.write_text(script.read_text() + "true\n")
     keys.append(key_of(folder))
-    for name in ("corpus.yaml", "corpus_small.yaml"):  # say which files of the data are read
+    # say which files of the data are read, and the options of each size of text
+    for name in ("corpus.yaml", "corpus_small.yaml", "sizes.yaml"):
         (folder / "stub" / name).write_text("texts: {}\n")
         keys.append(key_of(folder, **data))
     own = {"set": {"user_dir": str(folder / "own")}}

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from highrank_plugins.common.files import files_digest
 from highrank_plugins.heads import Softmax, build_head
 from highrank_plugins.inference.collector import Collector
 from highrank_plugins.studies import race as racing
 from highrank_plugins.studies.definition import RaceSettings
-from highrank_plugins.studies.members import files_digest
 from highrank_plugins.studies.race import RaceRun, first_layer, race, train
 from highrank_plugins.studies.trunk import loss_of, read_texts, read_trunk
 from tests.inference.checkpoints import write_checkpoint

@@ -140,9 +140,9 @@ def test_a_wrong_override_is_refused_in_one_line(write, overrides, message):
           for name in ("vocab_size", "max_train_lines", "workers")),
         ("base: base.yaml\ntrain:\n  lr: [1, 2]\n", "bad.yaml:3: train.lr: must be text"),
         ("base: base.yaml\ntrain:\n  lr: 1\n  lr: 2\n", "bad.yaml:4: lr is given twice"),
-        *((f"base: base.yaml\naverage: {{last: 3}}\ntrain: {{{name}: {value}}}\n",
-           f"average.last is 3, but train.{name} is {value.capitalize()}; keep at least as many")
-          for name, value in (("keep_last_epochs", "2"), ("max_epoch", "2"),
+        *((f"base: base.yaml\ntrain: {{{name}: {value}}}\n",
+           f"average.last is 2, but train.{name} is {value.capitalize()}; keep at least as many")
+          for name, value in (("keep_last_epochs", "1"), ("max_epoch", "1"),
                               ("no_epoch_checkpoints", "true"))),
         ("base: base.yaml\ntrain:\n  lr: [1, {b: 1, b: 2}]\n", "bad.yaml:3: b is given twice"),
         (LM, "bad.yaml: needs one of the blocks data (translation) and corpus (language model)"),

@@ -7,9 +7,9 @@ import yaml
 
 from highrank_plugins.cli.train import check_measures
 from highrank_plugins.common.blocks import ConfigurationError
+from highrank_plugins.common.files import files_digest
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.measures import find_measure, measure_names
-from highrank_plugins.studies.members import files_digest
 from highrank_plugins.training.command_line import write_recipe_files
 from highrank_plugins.training.configuration import load, load_tree, validate
 from tests.cli import highrank
@@ -117,17 +117,16 @@ def test_keys_of_finished_runs_stay_the_same(configure, words, block, key):
     assert bool(other) == ("--nodes" in words)
 
 
-def test_a_digest_of_the_users_layers_is_there_for_the_key(configure, tmp_path):
-    """A training run is repeated when a layer of the user has changed."""
-    mine, digests = tmp_path / "mine", []
-    mine.mkdir()
-    for name in ("__init__.py", "notes.txt", "__init__.py"):
-        with (mine / name).open("a") as file:
-            file.write("# a line\n")
+def test_a_changed_layer_of_the_user_is_trained_again(configure, tmp_path):
+    def key_with(name: str, text: str) -> str:
+        (tmp_path / "layers" / name).write_text(text)
         files_digest.cache_clear()  # as in another process
-        configure(train=TRAIN | {"user_dir": str(mine)})
-        digests.append(configure.bash('echo "$own_code"'))
-    assert digests[0] and digests[0] == digests[1] != digests[2]
+        configure(train=BASE["train"] | {"user_dir": str(tmp_path / "layers")})
+        return configure.bash('echo "$training_key"')
+
+    (tmp_path / "layers").mkdir()
+    keys = [key_with("__init__.py", f"SCALE = {scale}\n") for scale in (1, 2)]
+    assert keys[0] != keys[1] == key_with("notes.txt", "what the scale does")
 
 
 STREAMS = {"task": "bptt_language_modeling", "batch_size": 12, "distributed_world_size": 1}

@@ -12,11 +12,12 @@ from itertools import chain
 from pathlib import Path
 
 from highrank_plugins.common.formatting import bar_options
-from highrank_plugins.common.processes import Item, Result, ordered_map, usable_cores
+from highrank_plugins.common.processes import Item, Result, batches, ordered_map, usable_cores
+from highrank_plugins.common.text_lines import TextRules, read_text
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data import binarising
 from highrank_plugins.data.corpora import CorpusOptions
-from highrank_plugins.data.corpora.word_corpora import WordCounts, read_words
+from highrank_plugins.data.corpora.word_corpora import WordCounts
 
 ARCHIVE = "1-billion-word-language-modeling-benchmark-r13output"
 TRAIN = "training-monolingual.tokenized.shuffled/news.en-{:05d}-of-00100"
@@ -24,6 +25,7 @@ HELDOUT = "heldout-monolingual.tokenized.shuffled/news.en.heldout-{:05d}-of-0005
 SHARDS = range(1, 100)  # 00000 is the held-out part
 PARTS = {"valid": (0, 10), "test": (20, 30, 40)}
 VOCAB_SIZE = 100_000
+LOWER = TextRules(lower=True)
 
 
 def prepare(name: str, data: Path, output: Path, options: CorpusOptions) -> Iterator[str]:
@@ -75,16 +77,16 @@ def _binarise_shards(
 
 def count_words(path: Path) -> Counter[str]:
     """Count each word of a file, in lower case."""
-    return WordCounts().add(read_words(path, lower=True)).words
+    return WordCounts().add(map(str.split, read_text(path, LOWER))).words
 
 
 def binarise(numbers: dict[str, int], job: tuple[Path, list[Path]]) -> tuple[int, int, int]:
     """Write a job's prefix.{bin,idx}; return its lines, tokens with </s> and unknown words."""
     prefix, files = job
-    lines = chain.from_iterable(read_words(path, lower=True) for path in files)
-    known, unknown = numbers | {"</s>": binarising.END_NUMBER}, binarising.UNKNOWN_NUMBER
-    pieces = ([known.get(word, unknown) for word in (*words, "</s>")] for words in lines)
-    return binarising.write_split(prefix, pieces, binarising.SPECIAL + len(numbers))
+    lines = chain.from_iterable(read_text(path, LOWER) for path in files)
+    number = partial(binarising.number, numbers | {"</s>": binarising.END_NUMBER})
+    blocks = map(number, batches(lines, binarising.BATCH))
+    return binarising.write_split(prefix, blocks, binarising.SPECIAL + len(numbers))
 
 
 def _parallel(

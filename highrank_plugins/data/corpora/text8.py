@@ -48,9 +48,9 @@ def prepare(name: str, data: Path, output: Path, options: CorpusOptions) -> Iter
         table[byte] = numbers[word]
     for split, part in parts.items():
         total = -(len(part) // -_BLOCK)
-        blocks = tqdm(_blocks(part), split, total, unit="MiB", **bar_options())
-        pieces = (table[block] for block in blocks)
-        _, tokens, _ = write_split(output / split, pieces, SPECIAL + len(numbers))
+        shown = tqdm(_blocks(part), split, total, unit="MiB", **bar_options())
+        blocks = ((table[block], np.array([len(block)])) for block in shown)
+        _, tokens, _ = write_split(output / split, blocks, SPECIAL + len(numbers))
         yield f"{split}: {tokens:,} characters without </s>, {len(numbers)} types, none <unk>"
 
 

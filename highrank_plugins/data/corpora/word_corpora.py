@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from highrank_plugins.common.files import write_json
-from highrank_plugins.common.text_lines import UNKNOWN, TextRules, read_text, require_words
+from highrank_plugins.common.text_lines import UNKNOWN, read_text, require_words
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.binarising import report
 from highrank_plugins.data.corpora import CorpusOptions
@@ -55,9 +55,9 @@ WIKITEXT2 = WordCorpus(
 )
 
 
-def read_words(path: Path, lower: bool = False) -> Iterator[list[str]]:
+def read_words(path: Path) -> Iterator[list[str]]:
     """Yield the words of each line of a file, plain or NAME.gz, separated by any white space."""
-    return map(str.split, read_text(path, TextRules(lower=lower)))
+    return map(str.split, read_text(path))
 
 
 @dataclass
