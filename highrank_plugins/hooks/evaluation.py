@@ -308,8 +308,13 @@ for _command in (eval_lm, validate, generate):
         if isinstance(cfg, Namespace):
             cfg = convert_namespace_to_omegaconf(cfg)
         result = None  # of a part without samples, which fairseq divides by
-        ranks = cfg.distributed_training.distributed_world_size
-        with _following(max(cfg.dataset.num_shards, ranks)):
+        shards, ranks = cfg.dataset.num_shards, cfg.distributed_training.distributed_world_size
+        if shards > 1 and stock.__module__ != eval_lm.__name__:
+            raise UserError(
+                f"--num-shards {shards} has no effect here, so each part would be the whole text: "
+                "leave it out; fairseq-generate divides by --distributed-world-size and -rank"
+            )
+        with _following(max(shards, ranks)):
             result = stock(cfg, *args, **kwargs)
         write_output()
         return result

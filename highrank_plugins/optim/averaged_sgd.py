@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.optim import ASGD
 
 from highrank_plugins.common.heartbeat import TrainingListener
+from highrank_plugins.common.user_error import UserError
 
 
 def non_monotone_trigger(losses: Sequence[float], n: int = 5) -> int | None:
@@ -111,7 +112,7 @@ class AveragedSGD(TrainingListener, ASGD):
             self.first_epoch = epoch
         needs_losses = self.at_epoch is None or self.stop
         if needs_losses and len(self.losses) < epoch - self.first_epoch:
-            raise ValueError(
+            raise UserError(
                 f"nt_asgd has seen {len(self.losses)} validation losses before epoch {epoch}, but "
                 "needs one per epoch: remove --disable-validation and --validate-after-updates, "
                 "set --validate-interval 1; or use --asgd-at-epoch without --nonmono-stop"

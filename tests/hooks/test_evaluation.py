@@ -73,6 +73,9 @@ def test_a_part_of_a_text_is_reported_as_such_and_may_be_empty(data, translator,
         evaluate("generate", data, translator, *options, parts, "--distributed-rank", rank)
         said = f"valid: this is part {rank + 1} of {parts}. All parts together must score 13"
         assert logged[-1] == said
+    for command, words in ("generate", []), ("validate", ["--batch-size", 1]):
+        with pytest.raises(UserError, match=r"--num-shards 2 has no effect here.*-world-size and"):
+            evaluate(command, data, translator, *words, "--num-shards", 2)
     with pytest.raises(UserError, match=f"13 of 13 samples are not scored.* {SKIP} leaves"):
         evaluate("generate", data, translator, SKIP, "--max-source-positions", 1)
 

@@ -119,7 +119,7 @@ def test_validation_leaves_the_training_state_alone_and_a_skipped_batch_is_an_er
     assert set(lengths(batches)[:-1]) == {8} and {len(b["target"]) for b in batches} == {1}
     assert sum(b["ntokens"] for b in batches) == len(built.task.dataset("train"))
     assert built.task.training_state.states is before
-    with pytest.raises(RuntimeError, match=r"position .* is lost.*--reset-dataloader"):
+    with pytest.raises(UserError, match=r"position .* is lost.*--reset-dataloader"):
         built.task.train_step(third, built.model, built.criterion, Optimizer(1.0), 1)
     built.task.training_state.give(second)
 

@@ -84,7 +84,7 @@ def test_averages_are_what_is_validated_and_saved(stream_data, tmp_path):
     assert len(raw) == 1 and not torch.allclose(raw[0], embedding, atol=1e-3)
 
 
-GENERATE = ["generate", *TASK, "--gen-subset", "valid", "--batch-size", 1]
+GENERATE = ["generate", *TASK, "--gen-subset", "valid"]
 NO_GENERATION = "score it with fairseq-eval-lm --task bptt_language_modeling"
 
 
@@ -97,7 +97,7 @@ NO_GENERATION = "score it with fairseq-eval-lm --task bptt_language_modeling"
         (["eval-lm", *TASK, "--context-window", 5], "leave it (and --context-window) out"),
         (["eval-lm", *TASK, "--gen-subset", "nothing"], "split 'nothing' is missing"),
         (GENERATE, NO_GENERATION),
-        ([*GENERATE, "--score-reference"], NO_GENERATION),
+        ([*GENERATE, "--score-reference", "--batch-size", 1], NO_GENERATION),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else "",
 )
