@@ -257,7 +257,8 @@ def _model(model: Path, data: Path | None, pieces: Path | None, scratch: Path) -
     if pieces is None:
         typer.echo("no pieces beside the dictionaries: lines are taken as words", err=True)
     cut = piece_options(pieces, str(pieces)) if pieces else []
-    pair = [f"--{side}-lang={task[f'{side}_lang']}" for side in ("source", "target")]
+    sides = [s for s in ("source", "target") if task[f"{s}_lang"]]  # or fairseq infers them
+    pair = [f"--{side}-lang={task[f'{side}_lang']}" for side in sides]
     return [str(there), *pair, *(w for words in cut for w in words), "--path", str(checkpoint)]
 
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from highrank_plugins.heads import tokens
 from highrank_plugins.models.transformer import TransformerHeadModel
@@ -84,6 +85,13 @@ def test_interactive_and_hub_translate_like_generate(trained):
         str(folder / "mos"), "checkpoint_last.pt", str(folder / "data")
     )
     assert hub.translate(source.splitlines(), beam=2) == want
+
+    state = torch.load(last(folder / "mos"), weights_only=False)
+    state["cfg"]["task"].update(source_lang=None, target_lang=None)  # of a run that inferred them
+    torch.save(state, folder / "inferred.pt")
+    words = ["--data", folder / "data", "--beam", 2]
+    done = run("highrank", "translate", folder / "inferred.pt", *words, stdin=source)
+    assert done.output.splitlines()[-20:] == want
 
 
 def script(name, *words):
