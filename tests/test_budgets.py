@@ -19,30 +19,30 @@ TESTS = Path(__file__).parent
 BUDGETS: dict[str, int] = {
     "analysis": 1450,
     "benchmarks": 1301,
-    "cli": 3153,
-    "common": 2642,
+    "cli": 3163,
+    "common": 2659,
     "compat": 378,
     "criterions": 259,
     "data": 2088,
     "evaluation": 269,
     "heads": 2952,
-    "hooks": 2685,
+    "hooks": 2690,
     "huggingface": 680,
     "inference": 1033,
     "losses": 4820,
-    "measures": 1848,
+    "measures": 1849,
     "models": 1626,
-    "optim": 348,
+    "optim": 349,
     "own_layers": 935,
-    "reports": 1867,
-    "results": 2111,
-    "studies": 2540,
-    "tasks": 524,
+    "reports": 1882,
+    "results": 2113,
+    "studies": 2532,
+    "tasks": 531,
     "top": 70,
-    "training": 2207,
+    "training": 2208,
     "trunks": 343,
 }
-LINES_OF_TESTS = 35840
+LINES_OF_TESTS = 35909
 
 
 @pytest.fixture(scope="module")
