@@ -97,12 +97,15 @@ def try_kernels() -> tuple[list[str], bool]:
 
     from highrank_plugins.heads import build_head
     from highrank_plugins.losses import targets, trust
+    from highrank_plugins.losses.kernels.cpp.build import Unavailable, library
 
     tree: dict[str, Any] = {"components": 4, "frequent_classes": range(CLASSES // 2)}
     layers = [("softmax", {}), ("mos", {"components": 4}), ("mixtape", tree)]
     cases = [(layer, {**o, "pointwise": f}) for layer, o in layers for f in FUNCTIONS]
     cases += [("mos", {"components": 15}), ("mixtape", {**tree, "components": 8})]
-    kinds = [("cpp", "cpu", torch.float32)]
+    kinds, lines = [("cpp", "cpu", torch.float32)], []
+    if isinstance(compiled := library(), Unavailable):  # on a GPU, triton's are tried all the same
+        kinds, lines = [], [f"not tried  'cpp': {compiled}"]
     if torch.cuda.is_available():
         dtypes = (torch.bfloat16, torch.float16, torch.float32)
         kinds += [("triton", "cuda", dtype) for dtype in dtypes]
@@ -116,11 +119,11 @@ def try_kernels() -> tuple[list[str], bool]:
         smoothing = 0.1 if kind == "smoothed" else 0.0
         with suppress(trust.Untrusted):
             head.nll(features, target, impl=impl, reduction="sum", label_smoothing=smoothing)
-    lines = []
     for (_, name), (found, error, allowed) in trust.verdicts.items():
         verdict, wrong = ("right", []) if found == trust.RIGHT else ("WRONG", [f"       {found}"])
         lines += [f"{verdict}  {error:.1e} of {allowed:.1e}  {name}", *wrong]
-    return lines, all(found == trust.RIGHT for found, *_ in trust.verdicts.values())
+    tried = trust.verdicts.values()
+    return lines, bool(tried) and all(found == trust.RIGHT for found, *_ in tried)
 
 
 def diagnose() -> tuple[list[str], bool]:

@@ -78,12 +78,20 @@ say_minutes() {
         log "no updates are timed: --launch trains on other processes than one of this machine"
         return
     fi
-    local scratch
     scratch=$(mktemp -d)
     write_command "$scratch/command.sh" train "$1" --save-dir "$scratch/train" --log-format json \
         --no-save --disable-validation --log-interval 1 --max-update "$((measured_updates + 2))"
     log "measuring $measured_updates updates"
-    bash "$scratch/command.sh" >"$scratch/log" 2>&1 || { cat "$scratch/log"; rm -rf -- "$scratch"; return 1; }
+    run_watched time_updates
+    if [[ -n $stop_signal ]]; then
+        rm -rf -- "$scratch"
+        end_stopped "measuring was stopped by SIG$stop_signal"
+    elif ((stage_status != 0)); then
+        cat -- "$scratch/log" >&2
+        rm -rf -- "$scratch"
+        log "error: the measured updates failed with exit code $stage_status; their output is above"
+        exit "$stage_status"
+    fi
     log "training takes about $(numbers_of ups | sort -g | awk -v most="${settings[train.max_update]-0}" \
         -v epochs="${settings[train.max_epoch]-0}" -v each="$(numbers_of updates_per_epoch)" '
         { speeds[NR] = $1 }
@@ -94,6 +102,10 @@ say_minutes() {
         }') updates, at the speed of $measured_updates; then it translates or scores"
     rm -rf -- "$scratch"
 }
+
+# after a signal, bash waits for the training run
+# shellcheck disable=SC2016
+time_updates() { bash -c 'trap : TERM HUP; source "$1"' bash "$scratch/command.sh" >"$scratch/log" 2>&1; }
 
 # numbers_of NAME: print the numbers of that name from the measured updates, without the first two.
 numbers_of() {

@@ -319,7 +319,7 @@ without_chatter() {
 # ends with exit code 75, which means that it continues elsewhere.
 log_stage() {
     local file=$run_dir/log/$1-$2.log started=$SECONDS
-    run_piped "$3" "$file"
+    run_watched run_piped "$3" "$file"
     if [[ $out == *.part ]]; then       # without a list on a full disk, as after a kill
         list_files "$out" 2>/dev/null >"$out/.written" || rm -f -- "$out/.written"
     fi

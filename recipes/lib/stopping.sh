@@ -57,20 +57,10 @@ end_stopped() {
     exit 75
 }
 
-# run_piped FUNCTION FILE: run a stage, show and keep its output, and set stage_status to its exit
-# code. It runs in the background, since a trap must not wait for its end. The pipe's other programs
-# outlive it.
-run_piped() {
-    {
-        trap : TERM HUP
-        set +e                          # otherwise the pipe's failure ends us silently
-        (
-            trap 'exit 143' TERM HUP    # after the program that runs
-            set -e
-            "$1"
-        ) 2>&1 | (trap '' TERM HUP && exec tee -- "$2") | (trap '' TERM HUP && without_chatter >&2)
-        exit "${PIPESTATUS[0]}"
-    } &
+# run_watched FUNCTION [WORD…]: run it in the background, since a trap must not wait for its end, and
+# set stage_status to its exit code.
+run_watched() {
+    "$@" &
     stage_process=$! signal_came=yes stage_status=0
     while [[ -n $signal_came ]]; do     # a signal interrupts the wait
         signal_came=''
@@ -78,4 +68,17 @@ run_piped() {
         wait "$stage_process" && stage_status=0 || stage_status=$?
     done
     stage_process=''
+}
+
+# run_piped FUNCTION FILE: run a stage, show and keep its output; to be run by run_watched. The pipe's
+# other programs outlive the stage.
+run_piped() {
+    trap : TERM HUP
+    set +e                              # otherwise the pipe's failure ends us silently
+    (
+        trap 'exit 143' TERM HUP        # after the program that runs
+        set -e
+        "$1"
+    ) 2>&1 | (trap '' TERM HUP && exec tee -- "$2") | (trap '' TERM HUP && without_chatter >&2)
+    exit "${PIPESTATUS[0]}"
 }

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from highrank_plugins.common.files import write_text
+
 PACKAGES = ("networkx", "numpy")
 SHA256 = "144d9c86428cef5c746f6635af4b7fe09e9dd0522149725105f55b8a70367bdf"
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
@@ -23,11 +25,13 @@ def main() -> None:
     text = "".join(f"{line}\n" for line in dict.fromkeys(sentences()))
     found = hashlib.sha256(text.encode()).hexdigest()
     if found != SHA256:
-        sys.exit(
+        print(
             f"error: .venv has other packages than requirements/pinned.txt (sha256 {found}): run "
-            "bash scripts/setup.sh, or name a text of your own with --data"
+            "bash scripts/setup.sh, or name a text of your own with --data",
+            file=sys.stderr,
         )
-    Path(sys.argv[1]).write_text(text, encoding="utf-8")
+        sys.exit(2)
+    write_text(Path(sys.argv[1]), text)  # whole: the recipe takes a file that is there
 
 
 def sentences(packages: Sequence[str] = PACKAGES) -> Iterator[str]:

@@ -8,14 +8,19 @@ that no source is in two of them. The file counts.json has the pairs and words o
 became of them.
 """
 
-import argparse
 import json
 import re
 import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from highrank_plugins.cli import as_command, main
+from highrank_plugins.common.blocks import option
+from highrank_plugins.common.files import write_text
 from highrank_plugins.common.text_lines import fold
 from highrank_plugins.data.own_text import part_of, tally
 from highrank_plugins.data.parallel import KEPT
@@ -25,30 +30,35 @@ Pair = tuple[str, str]
 PLACEHOLDER = re.compile(r"\{[^}]*\}")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("wheel", type=Path)
-    parser.add_argument("output", type=Path, help="existing directory for {train,valid,test}.*")
-    parser.add_argument("--source", required=True, help="language, such as en")
-    parser.add_argument("--target", required=True, help="language, such as de")
-    arguments = parser.parse_args()
-    with zipfile.ZipFile(arguments.wheel) as wheel:
-        fates = fates_of(all_pairs(wheel, arguments.source, arguments.target))
+def extract(
+    wheel: Annotated[Path, "The wheel of Home Assistant."],
+    output: Annotated[Path, "Folder for {train,valid,test}.LANGUAGE and counts.json."],
+    source: str = option(..., "Language, such as en."),
+    target: str = option(..., "Language, such as de."),
+) -> None:
+    """Take parallel user-interface strings from a wheel.
+
+    Example: python recipes/ui_strings_en_de/extract.py FILE.whl text --source en --target de
+    """
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            fates = fates_of(all_pairs(archive, source, target))
+    except zipfile.BadZipFile as error:
+        raise ValueError(f"{wheel}: not a wheel ({error}); download it again") from None
     counts: Counter[str] = Counter()
     ledger: dict[str, dict] = {}
-    arguments.output.mkdir(parents=True, exist_ok=True)
+    output.mkdir(parents=True, exist_ok=True)
     for part in ("train", "valid", "test"):
         found = [(pair, fate) for pair, fate in fates if part_of(pair[0]) == part]
         kept = [pair for pair, fate in found if fate == KEPT]
         if not kept:
-            raise SystemExit(f"{arguments.wheel}: too few strings, none for {part}")
+            raise ValueError(f"{wheel}: too few strings, none for {part}")
         counts[part] = len(kept)
-        for side, language in enumerate((arguments.source, arguments.target)):
-            text = "".join(f"{pair[side]}\n" for pair in kept)
-            (arguments.output / f"{part}.{language}").write_text(text, encoding="utf-8")
+        for side, language in enumerate((source, target)):
+            write_text(output / f"{part}.{language}", "".join(f"{pair[side]}\n" for pair in kept))
             ledger[f"{part}.{language}"] = tally([(pair[side], fate) for pair, fate in found])
-    (arguments.output / "counts.json").write_text(json.dumps(ledger, indent=1), encoding="utf-8")
-    print(f"{counts.total()} of {len(fates)} pairs: {dict(counts)}")
+    write_text(output / "counts.json", json.dumps(ledger, indent=1))
+    typer.echo(f"{counts.total()} of {len(fates)} pairs: {dict(counts)}")
 
 
 def fates_of(pairs: Iterable[Pair]) -> list[tuple[Pair, str]]:
@@ -96,4 +106,4 @@ def problem(source: str, target: str) -> str | None:
 
 
 if __name__ == "__main__":
-    main()
+    main(as_command(extract), "python recipes/ui_strings_en_de/extract.py")

@@ -107,11 +107,16 @@ def test_all_kernels_are_tried_again(monkeypatch, tmp_path):
     assert highrank("doctor", "--kernels").exit_code == 0
 
 
-def test_missing_kernels_are_an_error(monkeypatch):
+def test_a_missing_compiler_is_named_and_hides_no_kernels_of_a_gpu(monkeypatch):
+    """Without a GPU nothing was tried, which is not well."""
     monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setattr(trust, "verdicts", {})
+    monkeypatch.setattr(trust, "forget", lambda: None)
     build.library.cache_clear()
-    with pytest.raises(ValueError, match=r"^impl: 'cpp' has no kernels: CXX names"):
-        doctor.try_kernels()
+    said = ["not tried  'cpp': CXX names the C++ compiler 'no-such-compiler', which is missing"]
+    assert doctor.try_kernels() == (said, False)
+    trust.verdicts["", "of triton"] = trust.RIGHT, 1e-7, 1e-5
+    assert doctor.try_kernels() == ([*said, "right  1.0e-07 of 1.0e-05  of triton"], True)
     build.library.cache_clear()
 
 

@@ -202,8 +202,11 @@ def test_only_useful_strings_are_kept_and_all_are_counted_by_what_became_of_them
             left_out.update({why: tally["sentences"] for why, tally in entry["left out"].items()})
     assert left_out == {"equal sides": 1, "empty": 1, "other placeholders": 2, "repeated": 1}
     assert not counts
-    said = extract(tmp_path, {"a": many(2)}, code=1)
-    assert "w.whl: too few strings, none for" in said
+    said = extract(tmp_path, {"a": many(2)}, code=2)
+    assert "w.whl: too few strings, none for" in said and said.count("\n") == 1
+    (tmp_path / "no.whl").write_text("not a zip")
+    command = [sys.executable, SCRIPT, tmp_path / "no.whl", tmp_path, "--source=en", "--target=de"]
+    assert "no.whl: not a wheel (File is not a zip file)" in run(command, 2).stderr
 
 
 def test_strings_are_taken_from_a_local_wheel_and_another_one_is_refused(tmp_path):

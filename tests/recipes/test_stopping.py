@@ -9,6 +9,7 @@ import pytest
 
 from tests.recipes.conftest import TOY
 from tests.recipes.running import (
+    RECIPES,
     SIGNALS,
     begin,
     kill,
@@ -97,6 +98,24 @@ def test_a_recipe_ends_at_once_between_stages_and_a_loop_over_recipes_at_ctrl_c(
     _, said = process.communicate(timeout=30)
     assert said.count("stage 0 first: write") == 1
     assert process.returncode == -signal.SIGINT and left_of(process.pid) == []
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_measuring_ends_at_once_and_leaves_nothing(tmp_path, number):
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    code = f'write_command() {{ echo "touch {tmp_path}/begun; sleep 60" >"$1"; }}\n'
+    code += f"asks_for() {{ false; }}; run_dir={tmp_path}; say_minutes data; echo never\n"
+    lib = RECIPES / "lib"
+    lines = [f"source {lib}/{name}.sh" for name in ("translation", "own_text")]
+    (tmp_path / "run.sh").write_text("\n".join([*lines, code]))
+    process = begin(["bash", str(tmp_path / "run.sh")], tmp_path, TMPDIR=str(scratch))
+    wait_for((tmp_path / "begun").exists, process)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == (-signal.SIGINT if number == signal.SIGINT else 75), err
+    assert f"measuring was stopped by {signal.Signals(number).name}" in err and "never" not in out
+    assert left_of(process.pid) == [] and not [*scratch.iterdir()]
 
 
 @pytest.mark.timeout(600)
