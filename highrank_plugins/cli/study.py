@@ -237,8 +237,10 @@ def _run(
         chosen = next((one for one in known if one.name == only), None)
         if chosen is None:
             names = ", ".join(one.name for one in known)
+            if only in {one.name for one in read.members}:
+                raise ValueError(f"--only {only}: waits for the trials of rates: {names}")
             raise ValueError(f"--only {only}: no such member; the members are {names}")
-        check_machine(known)
+        check_machine([one for one in known if one.seed == chosen.seed])
         run_members([chosen], folder / "logs", environments, _say)
         raise typer.Exit(1 if chosen.problem() else 0)
     # a running study keeps its lock, which a table so far does not need

@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -71,20 +70,37 @@ def read_runs(
     Systems are those of files SYSTEM-SEED.json or folders, or have `names`.
     """
     systems: dict[str, list[RecordedRun]] = {}
+    known: dict[Any, Path] = {}  # what only one run may have
     for path, name in zip(paths, names or map(system_of, paths), strict=True):
-        systems.setdefault(name, []).append(RecordedRun(path, load_record(path), name))
-    runs = [run for own in systems.values() for run in own]
-    for first, run in combinations(sorted(runs, key=lambda run: paths.index(run.path)), 2):
-        one, other = run.record, first.record
-        copied = "wall_seconds" in one["train"] and one | _LABELS == other | _LABELS
-        alike = "config" in one and all(one.get(key) == other.get(key) for key in same)
-        again = run.system == first.system and "seeds" in one and "seeds" in other
-        if copied or alike or run.path == first.path or (again and run.seed == first.seed):
-            raise ValueError(
-                f"{run.path} and {first.path} are one run, a copy, or one seed of {run.system}; "
-                "each seed counts once: leave one out, or name it after another system"
-            )
-    return runs
+        run = RecordedRun(path, load_record(path), name)
+        for identity in _identities(run, same):
+            if identity in known:
+                raise ValueError(
+                    f"{path} and {known[identity]} are one run, a copy, or one seed of {name}; "
+                    "each seed counts once: leave one out, or name it after another system"
+                )
+            known[identity] = path
+        systems.setdefault(name, []).append(run)
+    return [run for own in systems.values() for run in own]
+
+
+def _identities(run: RecordedRun, same: Sequence[str]) -> Iterator[Any]:
+    """Yield what tells a run from others: its file, seed and settings, and all that it recorded."""
+    record = run.record
+    yield run.path
+    if "seeds" in record:
+        yield "seed", run.system, run.seed
+    if "config" in record:
+        yield "settings", *(_hashable(record.get(key)) for key in same)
+    if "wall_seconds" in record["train"]:
+        yield "copy", _hashable(record | _LABELS)
+
+
+def _hashable(value: Any) -> Any:
+    """Return a value of JSON so that equal ones have one hash."""
+    if isinstance(value, dict):
+        return frozenset((key, _hashable(entry)) for key, entry in value.items())
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value
 
 
 def system_of(path: Path) -> str:

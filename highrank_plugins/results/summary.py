@@ -40,7 +40,8 @@ def _evaluations(path: Path, data: Path | None, finetuned: bool) -> dict[str, Sc
             scores |= perplexity.read_eval_lm(path / f"{split}.log", split)
     if finetuned:
         scores |= perplexity.before_finetuning(path)
-    if data is not None and (unigram := perplexity.unigram_perplexity(data)):
+    per_word = "|words:" in scores["test_perplexity"].signature  # and the unigram per piece
+    if data and not per_word and (unigram := perplexity.unigram_perplexity(data)):
         scores[perplexity.UNIGRAM] = unigram
     raw = data and data.with_name("text") / "test.txt"
     if raw and raw.is_file() and raw.parent.with_name("pieces").is_dir():

@@ -36,7 +36,8 @@ _TOKENS = """max_update max_epoch max_tokens batch_size bptt tokens_per_sample u
 
 
 def _two(seeds: Any) -> Any:
-    if (len(seeds) if isinstance(seeds, list) else seeds if isinstance(seeds, int) else 0) < 2:
+    count = len(seeds) if isinstance(seeds, list) else seeds
+    if not isinstance(count, int) or count < 2:
         raise ValueError(f"expected two seeds or more, their number or a list, got {seeds!r}")
     if isinstance(seeds, int) and seeds > MOST_MEMBERS:
         raise ValueError(f"{seeds:,} seeds, and a study has {MOST_MEMBERS:,} members at most")
@@ -157,7 +158,7 @@ def _check_points(settings: PointSettings, tree: Tree) -> None:
     for at, (compute, row) in zip(computes, settings.points.items(), strict=True):
         place = (tree, "points", compute)
         if apart := sorted({*row} ^ {*arms}):
-            has, lacks = (compute, first)[:: 1 if apart[0] in row else -1]
+            has, lacks = (compute, first) if apart[0] in row else (first, compute)
             same = "give each size the same arms"
             raise wrong(f"{has} has {apart[0]}, and {lacks} has not: {same}", *place)
         alike = sum(math.isclose(at, other, rel_tol=ALIKE) for other in computes)

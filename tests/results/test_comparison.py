@@ -208,6 +208,24 @@ def test_what_cannot_be_compared_is_refused(
     assert done.exit_code == 2 and message in done.output
 
 
+def test_a_run_counts_once_by_file_seed_settings_and_all_that_it_recorded(records, tmp_path):
+    whole = json.loads(records[0].read_text())
+    other = tmp_path / "other-1.json"
+    config = {"corpus": {"vocab_size": 9.0}, "train": {"arch": "mos", "seed": 1}}
+    timed = whole | {"train": whole["train"] | {"wall_seconds": 3}}
+    for first, second in (
+        (whole, whole | {"config": config, "git": None}),  # 9.0 is 9
+        (timed, timed | {"config": {"train": {"arch": "x", "seed": 7}}, "seeds": [7]}),
+    ):
+        records[0].write_text(json.dumps(first))
+        other.write_text(json.dumps(second))
+        done = compare(*records, other)
+        assert done.exit_code == 2 and f"{other} and {records[0]} are one run" in done.output
+    assert "are one run" in compare(*records, records[0]).output
+    other.write_text(json.dumps(whole | {"config": {"train": {"arch": "x", "seed": 1}}}))
+    assert compare(*records, other).exit_code == 0
+
+
 def test_a_metric_of_somebodys_own_recipe_is_compared(records):
     for path in records:
         metrics = json.loads(path.read_text())["metrics"]

@@ -205,6 +205,8 @@ def test_a_seed_runs_on_one_kind_of_machine(tmp_path):
     record.write_text(json.dumps(found | {"hardware": here | {"family": "other"}}))
     said = refusal(file)
     assert "softmax-1 ran on" in said and "family other" in said and len(starts(file)) == 1
+    assert "softmax-1 ran on" in refusal(file, "--only", "mos-1")
+    assert study(file, "--only", "mos-2").exit_code == 0, "of this seed nothing ran elsewhere"
     record.write_text(json.dumps(found | {"hardware": here}))
     tables(file)
     paths = [path for path in tmp_path.rglob("members/*/results.json") if path != record]

@@ -201,8 +201,9 @@ def test_a_failed_trial_stops_before_any_seed(tmp_path):
     said = refusal(file)
     assert "mos_rate0.3-1: failed with exit code 3; rates" in said
     assert "3 of 9 are not; run the study" in said and len(starts(file)) == 9
-    for words in (["--table"], ["--only", "softmax-2"]):
-        refusal(file, *words)
+    assert "rates are chosen when all trials are done" in refusal(file, "--table")
+    said = refusal(file, "--only", "softmax-2")
+    assert "--only softmax-2: waits for the trials of rates: softmax_rate0.3-1, " in said
     assert study(file, "--only", "softmax_rate1-1").exit_code == 0
 
 
