@@ -89,10 +89,7 @@ def read_tree(
     path = path.resolve()
     if path in below:
         raise ConfigurationError(f"{path}: inherits from itself through `base`")
-    if not path.is_file():
-        raise ConfigurationError(f"{path}: no such {kind}{_hint(path, bool(below))}")
-    tree = _parse(path)
-    tree.places[()] = str(path)  # the place to report for missing blocks
+    tree = read_alone(path, kind, bool(below))
     base = tree.values.pop("base", None)
     if base is None:
         return tree
@@ -109,6 +106,15 @@ def read_tree(
     inherited.values |= empty
     inherited.places |= tree.places
     return inherited
+
+
+def read_alone(path: Path, kind: str, as_base: bool = False) -> Tree:
+    """Read a file in which `base` is a key as any other."""
+    if not path.is_file():
+        raise ConfigurationError(f"{path}: no such {kind}{_hint(path, as_base)}")
+    tree = _parse(path)
+    tree.places[()] = str(path)  # the place to report for missing blocks
+    return tree
 
 
 def override(tree: Tree, assignment: str, default_block: str) -> None:

@@ -7,9 +7,15 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-import yaml
+from pydantic import PositiveInt, ValidationError, model_validator
 
 from highrank_plugins.analysis.scored_text import separates_words
+from highrank_plugins.common.blocks import (
+    BlockOptions,
+    ConfigurationError,
+    explained_places,
+    read_alone,
+)
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.text_lines import TextRules, paired, read_text
 from highrank_plugins.common.user_error import UserError
@@ -19,6 +25,10 @@ ALL = "all"  # a text that is still to be split
 _STEMS = {"train": ("train",), "valid": ("valid", "dev"), "test": ("test",)}
 _CODE = re.compile(r"[A-Za-z]{2,8}([-_][A-Za-z0-9]+)*")
 _TEXT = "data.vocab_size"  # key of the number of pieces
+# option of a size → others that its number of updates or pieces is computed from
+_COUNTED_BY = {
+    "max_epoch": ("batch_size", "bptt", "warmup_updates"), "max_update": ("max_tokens",), _TEXT: (),
+}  # fmt: skip
 _COUNTED = 20_000  # lines whose words are counted
 OwnLines = tuple[str, ...]  # one, or a sentence and its translation
 
@@ -125,6 +135,48 @@ class TextCounts:
         return int(self.characters / (4 if self.has_blanks else 1.5)) + self.lines
 
 
+class _Bounds(BlockOptions):
+    lines: PositiveInt
+    pieces: PositiveInt
+
+
+class _Rare(BlockOptions):
+    least_count: PositiveInt
+    most: PositiveInt
+
+
+class _Size(BlockOptions):
+    """Hold a size of a table that users change."""
+
+    below: _Bounds
+    epochs: PositiveInt | None = None
+    words: _Rare | None = None
+    set: dict[str, Any]
+
+    @model_validator(mode="after")
+    def _has_what_updates_are_counted_by(self) -> "_Size":
+        for option, others in _COUNTED_BY.items():
+            for name in (option, *others) if option in self.set else ():
+                if type(value := self.set.get(name)) is not int or value < 1:
+                    raise ValueError(f"set.{name}: expected a whole number above 0, got {value!r}")
+        if "max_update" in self.set and self.epochs is None:
+            raise ValueError("epochs is missing: set.max_update grows with the text")
+        return self
+
+
+def _read_sizes(table: Path) -> dict[str, _Size]:
+    tree = read_alone(table, "table of sizes")
+    sizes, problems = {}, list[str]()
+    for name, size in tree.values.items():
+        try:
+            sizes[name] = _Size.model_validate(size)
+        except ValidationError as error:
+            problems += explained_places(_Size, tree, error, (name,))
+    if problems:
+        raise ConfigurationError("\n".join(problems))
+    return sizes
+
+
 def choose_size(
     table: Path, counts: TextCounts, wanted: str, units: str = "pieces"
 ) -> tuple[str, str, dict[str, Any]]:
@@ -133,7 +185,7 @@ def choose_size(
     `auto` takes the first size whose bounds the text is below, in lines and units. There are at
     least as many updates as `epochs` take.
     """
-    sizes: dict[str, Any] = yaml.safe_load(table.read_text(encoding="utf-8"))
+    sizes = _read_sizes(table)
     if wanted not in {"auto", *sizes}:
         raise UserError(
             f"--size {wanted}: expected auto, {', '.join(sizes)}{did_you_mean(wanted, sizes)}"
@@ -142,15 +194,18 @@ def choose_size(
     fitting = [
         name
         for name, size in sizes.items()
-        if counts.lines < size["below"]["lines"] and number < size["below"]["pieces"]
+        if counts.lines < size.below.lines and number < size.below.pieces
     ]
     name = (fitting or list(sizes)[-1:])[0] if wanted == "auto" else wanted
     size = sizes[name]
-    options = {**size["set"], "words": size.get("words")}
+    options = dict(size.set)
+    if units == "words":
+        if size.words is None:
+            raise UserError(f"{table}: {name}: words is missing, which says how many are kept")
+        options["words"] = size.words.model_dump()
     said = [f"{counts.lines:,} lines with {'' if units == 'words' else 'about '}{number:,} {units}"]
     if wanted == "auto" and fitting:
-        below = size["below"]
-        said.append(f"below {below['lines']:,} lines and {below['pieces']:,} {units}")
+        said.append(f"below {size.below.lines:,} lines and {size.below.pieces:,} {units}")
     elif wanted != "auto":
         said.append("as --size says")
     pieces = options.pop(_TEXT, None)
@@ -160,7 +215,7 @@ def choose_size(
         updates = options["max_epoch"] * number // (options["batch_size"] * options["bptt"])
         options["warmup_updates"] = min(options["warmup_updates"], updates // 4)
     if "max_update" in options:
-        epochs = ceil(size["epochs"] * number / options["max_tokens"] / 100) * 100
+        epochs = ceil((size.epochs or 0) * number / options["max_tokens"] / 100) * 100
         options["max_update"] = max(options["max_update"], epochs)
     return name, "; ".join(said), options
 
