@@ -11,7 +11,8 @@ Perplexity: 1.00"). A model of streams is scored as if each block were the start
 `--post-process subword_nmt` changes nothing, and `@@ ` counts a word twice that a block cuts in
 two. Why: `eval_lm_dataloader` ignores such blocks, the task comes from the command line, words that
 end in the option's value are joined, in each block alone. What we do: raise, take `subword_nmt` for
-`@@ `, count each word once, and say how many there are. Delete when: fairseq raises.
+`@@ `, count each word once, and say how many there are, as of tokens with `--add-bos-token`. Delete
+when: fairseq raises.
 
 Masses. What breaks: a layer, a cache or an ensemble whose P(x) do not sum to 1 gets a perplexity
 that is too low. Why: fairseq reads P of the scored words alone. What we do: sum P of all words at
@@ -59,6 +60,7 @@ class _Split:
     task: Any = None
     watch: "MassWatch | None" = None
     words: int = 0  # over which the loss is a mean, if not tokens
+    first: int = 0  # of each sample that counts: 1 where fairseq-eval-lm leaves <s> out
 
     def followed(self, models: list[Any]) -> "MassWatch | None":
         """Return what follows the certified positions; None where the targets are no plain text."""
@@ -150,13 +152,15 @@ class MassWatch:
             streams = split.task.args.eval_streams
             parts, self.context = dataset.tokens.tensor_split(streams), "stream"
         else:
-            parts = tuple(dataset[number]["target"] for number in range(len(dataset)))
+            samples = (dataset[number] for number in range(len(dataset)))
+            parts = tuple(sample["target"][split.first :] for sample in samples)
             self.context = "sentence"  # of fairseq-generate --score-reference
             if isinstance(split.task, LanguageModelingTask):
                 options = split.task.args
                 mode = options.sample_break_mode or "none"
                 self.context = f"{'block' if mode == 'none' else mode}-{options.tokens_per_sample}"
         self.models, self.window = len(models), -1  # of --context-window, if there is one
+        self.first = split.first
         self.next = [0, *accumulate(map(len, parts))]  # position of the next word of each sample
         halves = [p.dtype for m in models for p in m.parameters() if p.element_size() < 4]
         self.mass = Mass(torch.cat(parts), split.name, (halves or [torch.float32])[0])
@@ -167,7 +171,7 @@ class MassWatch:
         self.chosen, target = [], sample["target"]
         self.window = max(self.window, *sample.get("start_indices", [0]))
         for row, number in enumerate(sample["id"].tolist()):
-            columns = target[row].ne(self.words.pad()).nonzero()[:, 0].tolist()
+            columns = target[row].ne(self.words.pad()).nonzero()[self.first :, 0].tolist()
             places = self.mass.within(self.next[number], len(columns))
             self.chosen += [(row, n, row * target.size(1) + columns[n]) for n in places]
             self.next[number] += len(columns)
@@ -180,7 +184,9 @@ class MassWatch:
         if self.chosen:
             found = [torch.stack(tap.kept) for tap in taps]
             log_probs = found[0] if len(taps) == 1 else (sum(found) / len(taps)).log()
-            scores = [hypotheses[r][0]["positional_scores"][n] for r, n, _ in self.chosen]
+            scores = [
+                hypotheses[row][0]["positional_scores"][self.first + n] for row, n, _ in self.chosen
+            ]
             words = target.flatten()[[token for *_, token in self.chosen]]
             self.mass.add(torch.stack(scores), words, log_probs)
 
@@ -272,6 +278,8 @@ def score_text(
 ) -> Any:  # fmt: skip
     parts, words, cut, known = set(), 0, 0, source_dictionary
     first = int(kwargs.get("remove_bos_token", False))
+    if split := newest():
+        split.first = first
     if post_process is not None:
         parts = {number for number, word in enumerate(known.symbols) if word.endswith("@@")}
         if post_process not in ("@@ ", "subword_nmt") or not parts:
@@ -285,6 +293,8 @@ def score_text(
     def counted() -> Iterator[Any]:
         nonlocal words, cut
         for sample in batch_iterator:
+            if sample:  # a part may have an empty one
+                sample["ntokens"] -= first * len(sample["id"])  # the number that is logged
             for row in sample.get("target", ()) if parts else ():
                 numbers = row[row != known.pad()].tolist()[first:]
                 words += sum(number not in parts for number in numbers)
@@ -296,7 +306,7 @@ def score_text(
         found["loss"] *= (words + cut) / words  # fairseq counts a word that a block cuts twice
         found["perplexity"] = 2 ** found["loss"]
         logger.info(f"loss and perplexity are means over {words:,} words and ends of lines")
-        if split := newest():
+        if split:
             split.words = words
     return found
 
@@ -314,6 +324,9 @@ for _command in (eval_lm, validate, generate):
                 f"--num-shards {shards} has no effect here, so each part would be the whole text: "
                 "leave it out; fairseq-generate divides by --distributed-world-size and -rank"
             )
+        window, block = cfg.eval_lm.context_window, getattr(cfg.task, "tokens_per_sample", 0)
+        if 0 < block <= window:
+            raise UserError(f"--context-window {window} must be below --tokens-per-sample {block}")
         with _following(max(shards, ranks)):
             result = stock(cfg, *args, **kwargs)
         write_output()

@@ -221,6 +221,7 @@ class AWDLSTMLanguageModel(HeadModel, FairseqLanguageModel):
         The words before ended in ``state`` (None: zeros). ``src_lengths`` has no effect.
         """
         if target is None:
+            self.check_criterion()
             return self.decoder(src_tokens, state=state, **kwargs)
         if not isinstance(target, Tensor):
             raise UserError("--teacher: an AWD-LSTM can teach, but not learn from a teacher")

@@ -74,9 +74,18 @@ class HeadModel(TrainingListener):
         names &= kwargs.keys()
         options = {"reduction": "sum"} | {name: kwargs.pop(name) for name in names}
         if target is None:
+            self.check_criterion()
             return super().forward(*args, **kwargs)
         features, _ = self.features(*args, **kwargs)
         return self.head_loss(features, target, **options)
+
+    def check_criterion(self) -> None:
+        """Refuse an option of the loss where the criterion computes another one."""
+        if self.training and self.loss_options["z_loss"]:
+            raise UserError(
+                "--head-z-loss has no effect with this criterion; take --criterion "
+                "highrank_cross_entropy or bptt_cross_entropy"
+            )
 
     def head_loss(self, features: Tensor, target: Tensor, **options) -> losses.LossOutput:
         """Return ``Head.nll`` by the requested implementation; the monitor sees the batch.

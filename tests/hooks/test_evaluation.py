@@ -67,15 +67,19 @@ def test_samples_are_counted_and_those_left_out_named(
         evaluate(command, data, translator, *words)
 
 
-def test_a_part_of_a_text_is_reported_as_such_and_may_be_empty(data, translator, logged):
+def test_a_part_of_a_text_is_reported_as_such_and_may_be_empty(
+    data, translator, language_model, logged
+):
+    empty = "--tokens-per-sample 16 --num-shards 20 --shard-id 19".split()
+    run_eval_lm(data, language_model, *empty)
+    assert logged[-1].startswith("test: this is part 20 of 20. All parts")
     options = ["--gen-subset", "valid", "--batch-size", 1, "--distributed-world-size"]
     for parts, rank in (2, 0), (2, 1), (14, 13):
         evaluate("generate", data, translator, *options, parts, "--distributed-rank", rank)
-        said = f"valid: this is part {rank + 1} of {parts}. All parts together must score 13"
-        assert logged[-1] == said
-    for command, words in ("generate", []), ("validate", ["--batch-size", 1]):
-        with pytest.raises(UserError, match=r"--num-shards 2 has no effect here.*-world-size and"):
-            evaluate(command, data, translator, *words, "--num-shards", 2)
+        said = f"this is part {rank + 1} of {parts}. All parts together must score 13"
+        assert logged[-1] == f"valid: {said}"
+    with pytest.raises(UserError, match=r"--num-shards 2 has no effect here.*-world-size and"):
+        evaluate("generate", data, translator, "--num-shards", 2)
     with pytest.raises(UserError, match=f"13 of 13 samples are not scored.* {SKIP} leaves"):
         evaluate("generate", data, translator, SKIP, "--max-source-positions", 1)
 
@@ -119,6 +123,7 @@ def test_what_a_language_model_cannot_score_is_refused(data, language_model, tmp
     for words, message in (
         ([], r"--tokens-per-sample \(now 1024\) to at most 16"),
         (["--tokens-per-sample", 17], "blocks are longer"),
+        ([*size, "--context-window", 16], "--context-window 16 must be below --tokens-per-sa"),
         ([*size, "--post-process", "letter"], "--post-process letter would join nothing here"),
         ([*size, "--post-process", "@@ "], "--post-process @@  would join nothing here"),
     ):
@@ -150,6 +155,7 @@ def test_means_are_per_word_where_pieces_are_joined(
 ):
     """Blocks of 16 and of 5 end within words, which count once all the same."""
     options, pieces = words.split(), set()
+    caplog.set_level("INFO")
     per_piece = run_eval_lm(data, language_model, *options)["loss"]
     stock = eval_lm.eval_lm
 
@@ -159,15 +165,15 @@ def test_means_are_per_word_where_pieces_are_joined(
         return stock(source_dictionary=source_dictionary, **kwargs)
 
     monkeypatch.setattr(eval_lm, "eval_lm", with_pieces)
-    caplog.set_level("INFO")
     found = run_eval_lm(data, language_model, *options, "--post-process", name)
     lines = (data.parent / "test.yy").read_text().splitlines()
     known = [word for line in lines for word in (*line.split(), "</s>")]
     number = len([word for word in known if word not in pieces])
     assert number < len(known) and f"are means over {number} words and ends" in caplog.text
-    assert found["loss"] * number == pytest.approx(per_piece * len(known), rel=1e-5)
-    assert found["perplexity"] == 2 ** found["loss"]
-    assert f"|n:{number}|" in caplog.text
+    for bits in found["loss"], math.log2(found["perplexity"]):
+        assert bits * number == pytest.approx(per_piece * len(known), rel=1e-5)
+    assert re.findall(r"\|n:(\d+)\|", caplog.text) == [str(len(known)), str(number)]
+    assert caplog.text.count(f"Evaluated {len(known)} tokens") == 2
 
 
 @pytest.mark.parametrize(("form", "said"), [("{}@@", True), ("▁{}", True), ("@{}", False)])

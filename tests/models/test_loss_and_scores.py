@@ -37,6 +37,8 @@ def test_the_z_loss_is_added_only_in_training(lm_data):
     assert norms.shape == (3, 2)
     penalty = 0.1 * norms.square().sum(-1)
     torch.testing.assert_close((out.loss - out.nll)[0], penalty, rtol=1e-4, atol=1e-5)
+    with pytest.raises(UserError, match="--head-z-loss has no effect with this criterion"):
+        model(torch.tensor([[4, 5, 6]]))  # as stock's criterions do
 
 
 def test_what_cannot_train_is_refused_and_scoring_falls_back(lm_data, monkeypatch):
