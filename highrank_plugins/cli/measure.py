@@ -230,7 +230,10 @@ def _report(
     else:
         figures = measure.figures(result)
     if not figures:
-        reason = getattr(result, "reason", "") or "this layer has no such part"
+        reason = (
+            getattr(result, "reason", "")
+            or "this layer has no such part, or the text is a single batch"
+        )
         raise ValueError(f"--plot: nothing to draw: {reason}")
     draw(plot, figures[0])
 

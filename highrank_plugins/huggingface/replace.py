@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -39,7 +40,8 @@ def replace_head(
         options: those of `build_head`, such as `components`.
     """
     own, text = own_layer(model)
-    check_start(start, noise, own.in_features, width := options.get("embed_dim"))
+    width = options.get("embed_dim")
+    check_start(start, noise, own.in_features, options)
     spread = spread_ids(len(own.weight), own.weight)
     ids = spread if batch is None else checked(batch, len(own.weight))
     tied = own.weight is model.get_input_embeddings().weight and width in (None, own.in_features)
@@ -64,12 +66,16 @@ def replace_head(
     return replaced.train(model.training)
 
 
-def check_start(start: str, noise: float, own: int, width: int | None) -> None:
-    """Refuse an unknown start, or one with a matrix of another width than the model's own."""
+def check_start(start: str, noise: float, own: int, options: Mapping[str, Any]) -> None:
+    """Refuse an unknown start, and options that do not go with it."""
+    width = options.get("embed_dim")
     if start not in STARTS:
         raise UserError(f"start: expected one of {', '.join(STARTS)}, got {start!r}")
     if not noise >= 0:
         raise UserError(f"noise: expected a number from 0, got {noise}")
+    if start == "lm_head" and "context_scale" in options:
+        raise UserError("context_scale: start='lm_head' takes it from batch; leave it out, or set "
+                        "start='weight' or 'fresh'")  # fmt: skip
     if start != "fresh" and width not in (None, own):
         raise UserError(f"replace_head: embed_dim {width}: the model's own is {own}; "
                         "leave embed_dim out, or set start='fresh'")  # fmt: skip

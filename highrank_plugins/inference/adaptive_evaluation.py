@@ -266,6 +266,13 @@ class CacheEvaluator(Evaluation):
     def made(self, point: Point) -> NeuralCache:
         return NeuralCache(point["theta"], point["lambda"], int(point["window"]))
 
+    def prepare(self) -> None:
+        """Refuse windows that a text does not fill, for which the model alone scores it."""
+        for split, tokens in filter(None, (self.search, (self.settings.split, None))):
+            size, most = len(self.model.text(split, tokens)), max(p["window"] for p in self.points)
+            if most >= size:
+                raise ValueError(f"--window {most}: {split} has {size} tokens and never fills it")
+
     def follow(self, walk: Walk, points: Sequence[Point], masses: Sequence[Mass]) -> None:
         caches, state = list(map(self.made, points)), walk.done["state"]
         for cache, pair in zip(caches, walk.done["extra_state"] or (), strict=False):

@@ -54,7 +54,9 @@ class LoadedModel:
 
     @property
     def words(self) -> Words:
-        return Words(self.head, self.dictionary, first=self.first_head)
+        began = self.config.checkpoint  # a run that began from another one drew nothing of its own
+        drawn = not began.finetune_from_model and began.restore_file == "checkpoint_last.pt"
+        return Words(self.head, self.dictionary, first=self.first_head if drawn else None)
 
     def first_head(self) -> Head:
         """Return the output layer as fairseq-train drew it, by the seed of the run."""

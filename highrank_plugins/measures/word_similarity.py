@@ -14,7 +14,7 @@ from torch.nn.functional import cosine_similarity
 
 from highrank_plugins.common.formatting import Bars, Figure
 from highrank_plugins.common.names import Score, distinct_names
-from highrank_plugins.common.text_lines import byte_lines, decoded
+from highrank_plugins.common.text_lines import TextRules, read_text
 from highrank_plugins.measures import base
 
 
@@ -37,19 +37,18 @@ class Similarity(NamedTuple):
 def read_word_pairs(path: Path) -> list[WordPair]:
     """Read the pairs of a benchmark: two words and a number per line, with blanks between."""
     pairs = []
-    for number, row in byte_lines(path):
-        line = decoded(f"{path}:{number}", row)
+    for number, line in enumerate(read_text(path, TextRules(foreign=True)), start=1):
         if not line.strip():
             continue
         try:
             first, second, score = line.split()
-            if not math.isfinite(float(score)):
+            if not math.isfinite(found := float(score)):
                 raise ValueError
+            pairs.append(WordPair(first, second, found))
         except ValueError:
             raise ValueError(
                 f"{path}:{number}: expected two words and a number, got {line.strip()!r}"
             ) from None
-        pairs.append(WordPair(first, second, float(score)))
     if not pairs:
         raise ValueError(f"{path}: the file has no word pairs")
     return pairs

@@ -205,6 +205,8 @@ def test_what_is_missing_is_named(stock, mos, monkeypatch, tmp_path):
     words = ["--plot", tmp_path / "a.png"]
     said = "nothing to draw: this layer has no such part"
     refused(said, "measure", "components", *stock, *SIZE, *words)
+    one = ["--tokens", 5, *words]
+    refused("or the text is a single batch", "measure", "retention", *stock, *one)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     refused("--plot needs matplotlib", "measure", "spectrum", *mos, *SIZE, *words)
     assert invoke("spectrum", *mos, *SIZE).exit_code == 0

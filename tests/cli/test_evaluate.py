@@ -167,6 +167,8 @@ def test_a_diverging_point_does_not_end_the_search(call, tmp_path):
         ("dynamic", [*STEP, "--grid-split", "test"], "--grid-split has no effect without --grid"),
         ("cache", [*CACHE, "--lambda", "1"], "--lambda must lie in [0, 1), got 1.0"),
         ("cache", [*CACHE, "--window", "0"], "--window must be at least 1, got 0"),
+        ("cache", [*CACHE, "--window", "69"], "--window 69: test has 69 tokens and never fills"),
+        ("cache", [*CACHE_GRID, "--grid-tokens", "20"], "--window 20: valid has 20 tokens and"),
         ("cache", [*CACHE, "--window", "2.5"], "--window 2.5: expected whole numbers"),
         ("cache", [*CACHE, "--theta", "nan"], "--theta must be a number"),
         ("cache", [*CACHE, "--output", "/tmp"], "--output /tmp is a directory: name the file"),

@@ -184,6 +184,7 @@ REFUSED = [
         ({}, r"measures on token ids \[B, T\] of real text: batch="),
         (BATCH | {"noise": 0.0}, "noise=0 leaves the components equal for ever"),
         (BATCH | {"noise": 5.0}, f"{KL}set a smaller noise="),
+        (BATCH | {"context_scale": 4.0}, "context_scale: start='lm_head' takes it from batch"),
         (BATCH | {"embed_dim": 16}, "embed_dim 16: the model's own is 32; leave"),
         ({"batch": "a text"}, "measures on token ids"),
         ({"start": "own"}, "start: expected one of lm_head, weight, fresh"),

@@ -137,7 +137,8 @@ def test_the_first_slopes_are_those_that_the_seed_draws(stream_data, tmp_path):
     built = build(stream_data, "--head-pointwise", "plif", "--seed", 7)
     first = built.model.head.pointwise.slope_logits.detach().clone()
     # its weights are others than the model was built with
-    loaded = load_model(write_checkpoint(tmp_path / "a.pt", built), str(stream_data))
+    path = write_checkpoint(tmp_path / "a.pt", built)
+    loaded = load_model(path, str(stream_data))
     state = torch.get_rng_state()
     assert torch.equal(loaded.first_head().pointwise.slope_logits, first)
     assert torch.equal(torch.get_rng_state(), state)
@@ -149,6 +150,11 @@ def test_the_first_slopes_are_those_that_the_seed_draws(stream_data, tmp_path):
     moved = loaded.head.pointwise.slope_logits.exp().log1p() - first.exp().log1p()
     assert use.moved == pytest.approx(moved.square().mean().sqrt().item(), rel=1e-5)
     assert use.ppl != use.ppl_untrained
+    for name in ("finetune_from_model", "restore_file"):  # those of another run came first
+        saved = torch.load(path, weights_only=True)
+        saved["cfg"]["checkpoint"][name] = "other.pt"
+        torch.save(saved, tmp_path / "b.pt")
+        assert load_model(tmp_path / "b.pt", str(stream_data)).words.first is None
 
 
 # -- files ----------------------------------------------------------------------------------------

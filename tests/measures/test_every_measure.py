@@ -202,7 +202,12 @@ def test_spearman_of_cosines_and_scores():
 
 def test_files_of_every_layout_are_read(tmp_path):
     path = tmp_path / "pairs.txt"
-    path.write_bytes(b"car\tautomobile\t3.92\r\nsun sunlight 50.0\n\nkitchen toilet 2.5\t\n")
+    path.write_bytes(
+        b"\xef\xbb\xbfcar\tautomobile\t3.92\r\nsun sunlight 50.0\n\nkitchen toilet 2.5\t\n"
+    )
     assert read_word_pairs(path) == [
         ("car", "automobile", 3.92), ("sun", "sunlight", 50.0), ("kitchen", "toilet", 2.5),
     ]  # fmt: skip
+    path.write_bytes(b"car bus 3\nsun \xff 5\n")
+    with pytest.raises(ValueError, match=r"pairs\.txt:2:5: byte 0xff is not UTF-8"):
+        read_word_pairs(path)
