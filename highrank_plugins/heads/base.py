@@ -84,8 +84,7 @@ class Head(nn.Module):
         self.feature_dim = integer("feature_dim", feature_dim)
         self.embed_dim = integer("embed_dim", feature_dim if embed_dim is None else embed_dim)
         self.check_sizes()
-        if not isinstance(bias, bool):
-            raise ValueError(f"bias: expected True or False, got {bias!r}")
+        checks.boolean("bias", bias)
         self.pointwise = build_pointwise(pointwise)
         self.shares_weight = weight is not None
         self.weight = checks.vocabulary_matrix(weight, (num_classes, self.embed_dim))

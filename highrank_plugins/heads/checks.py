@@ -115,6 +115,13 @@ def integer(name: str, value: int, least: int = 1) -> int:
     return number
 
 
+def boolean(name: str, value: object) -> bool:
+    """Return `value` if it is True or False: text such as "false" would count as true."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name}: expected True or False, got {value!r}")
+    return value
+
+
 def class_order(
     num_classes: int, frequent: int, classes: Any = None, counts: Any = None
 ) -> list[int] | None:
@@ -122,10 +129,11 @@ def class_order(
     if counts is not None:
         if classes is not None:
             raise ValueError("class_counts and frequent_classes: give one of the two")
-        counts = torch.as_tensor(counts, device="cpu").tolist()
-        if len(counts) != num_classes:
-            raise ValueError(f"class_counts: expected {num_classes} numbers, got {len(counts)}")
-        classes = sorted(range(num_classes), key=lambda c: -counts[c])[:frequent]
+        counts = torch.as_tensor(counts, device="cpu")
+        if counts.shape != (num_classes,) or counts.isnan().any():
+            got = "NaN" if counts.shape == (num_classes,) else f"shape {list(counts.shape)}"
+            raise ValueError(f"class_counts: expected {num_classes} numbers, got {got}")
+        classes = counts.argsort(descending=True, stable=True)[:frequent]
     chosen = () if classes is None else torch.as_tensor(classes, device="cpu").tolist()
     ids = {integer("frequent_classes", c, least=0): None for c in chosen}
     if len(ids) != len(chosen) or max(ids, default=0) >= num_classes:

@@ -12,7 +12,7 @@ from torch.nn.functional import linear
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads.base import Head, register_head
-from highrank_plugins.heads.checks import POSITIVE, RATE, integer, number
+from highrank_plugins.heads.checks import POSITIVE, RATE, boolean, integer, number
 from highrank_plugins.heads.log_probs import widen
 from highrank_plugins.heads.pointwise import Pointwise
 from highrank_plugins.heads.random_state import RandomState, sample_mask
@@ -56,7 +56,7 @@ class Mixture(Head):
         self.components = integer("components", components)
         self.context_scale = number("context_scale", context_scale, POSITIVE)
         self.dropout = number("dropout", dropout, RATE)
-        self.locked_dropout = bool(locked_dropout)
+        self.locked_dropout = boolean("locked_dropout", locked_dropout)
         self.latent = nn.Linear(self.feature_dim, components * self.embed_dim)
         if self.has_prior:
             self.prior = nn.Linear(feature_dim, components, bias=False)

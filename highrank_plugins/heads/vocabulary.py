@@ -16,7 +16,7 @@ from torch.nn.utils import parametrize
 
 from highrank_plugins.common.names import class_of, layer_name
 from highrank_plugins.common.options import Range
-from highrank_plugins.heads.checks import POSITIVE, integer, number
+from highrank_plugins.heads.checks import POSITIVE, boolean, integer, number
 from highrank_plugins.heads.log_probs import widen
 from highrank_plugins.heads.registry import Registry, options_as_text
 
@@ -119,9 +119,7 @@ class Unit(Vocabulary):
 
     def __init__(self, by_class: bool = False) -> None:
         super().__init__()
-        if not isinstance(by_class, bool):
-            raise ValueError(f"unit: by_class: expected True or False, got {by_class!r}")
-        self.by_class = by_class
+        self.by_class = boolean("unit: by_class", by_class)
         self.scale = nn.Parameter(torch.empty(()))
 
     @torch.no_grad()

@@ -141,7 +141,7 @@ def check_arguments(plan: LossPlan, leading: torch.Size) -> None:
     plan.z_loss = float(plan.z_loss)
     if not 0 <= plan.z_loss < math.inf:
         raise ValueError(f"z_loss must be finite and at least 0, got {plan.z_loss}")
-    if plan.memory is not None and plan.memory <= 0:
+    if plan.memory is not None and not plan.memory > 0:
         raise ValueError(f"memory: expected bytes above 0, or None to choose, got {plan.memory}")
     weights = {} if plan.weight is None else {"weight": plan.weight}
     for name, tensor in {"target": plan.target, **weights}.items():

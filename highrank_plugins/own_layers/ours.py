@@ -7,6 +7,7 @@ alike. `contract` checks the rest.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from functools import cache
 from inspect import unwrap
@@ -33,7 +34,7 @@ METHODS = ("forward", "log_probs", "nll", "top_k", "chunk_log_probs", "chunk_nll
            "linear_logits", "contexts", "log_prior", "apply_to")  # fmt: skip
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _checked: WeakSet[Any] = WeakSet()  # heads whose parametrised matrix was right
-OUR_CODE = tuple(str(Path(file).parent) for file in (torch.__file__, Path(__file__).parent))
+OUR_CODE = tuple(f"{Path(file).parent}{os.sep}" for file in (torch.__file__, Path(__file__).parent))
 
 
 def is_ours(module: Any) -> bool:

@@ -157,6 +157,7 @@ CALLS = [
     ({"z_loss": -0.1}, ["z_loss", "at least 0", "-0.1"]),
     ({"memory": 8}, ["memory", "8 bytes", "one token"]),
     ({"memory": 0, "impl": "reference"}, ["memory", "above 0", "None", "0"]),
+    ({"memory": math.nan}, ["memory", "above 0", "nan"]),
     ({"features": torch.zeros(3, 5)}, ["features", "4", "(3, 5)"]),
     ({"features": torch.zeros(3, 4)}, ["features", "float32", "float64", "torch.autocast"]),
     ({"features": torch.zeros(3, 4, dtype=LONG)}, ["features", "float32", "int64"]),

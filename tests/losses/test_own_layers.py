@@ -5,6 +5,7 @@ The right value is the loss of the whole batch by plain autograd of `forward`, w
 
 import copy
 import logging
+from pathlib import Path
 
 import numpy
 import pytest
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+import highrank_plugins
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import (
     Head,
@@ -23,6 +25,7 @@ from highrank_plugins.heads import (
     register_pointwise,
 )
 from highrank_plugins.heads.pointwise import Pointwise, Softcap
+from highrank_plugins.own_layers.ours import is_our_function
 from tests.losses import own_functions as functions
 from tests.losses import own_structures as structures
 from tests.losses.own_functions import CLASSES, SIZE, TARGET, TOKENS, define, parameter
@@ -229,6 +232,16 @@ def test_ours_are_not_checked(monkeypatch):
     monkeypatch.setattr("highrank_plugins.losses.nll.checked_implementation", None)
     for cls, options in ((Softmax, {"pointwise": "plif"}), (Mixtape, {}), (MixtureOfSoftmaxes, {})):
         by_loss(made(cls, **options)().double(), features())
+
+
+@pytest.mark.parametrize("package", [highrank_plugins, torch])
+def test_a_package_whose_name_begins_as_ours_is_not_ours(package):
+    """What it puts in the place of a method, a fused loss would leave out."""
+    for name, right in (("", True), ("_tools", False)):
+        scope = {}
+        file = f"{Path(package.__file__).parent}{name}/scaled.py"
+        exec(compile("def scaled(): pass", file, "exec"), scope)
+        assert is_our_function(scope["scaled"]) == right
 
 
 def test_numbers_of_a_function_may_change_after_it_is_built():

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from highrank_plugins.heads.checks import POSITIVE, number
+from highrank_plugins.heads.checks import POSITIVE, boolean, number
 from highrank_plugins.heads.pointwise.base import (
     VJP,
     VJPS,
@@ -41,11 +41,11 @@ class GeneralizedSigSoftmax(Pointwise):
         c, k = number("gss: c", c), number("gss: k", k, POSITIVE)
         self.c: nn.Parameter | float
         self._start = c, math.log(k)
-        if learn:
+        if boolean("gss: learn", learn):
             self.c, self.log_k = (nn.Parameter(torch.tensor(x)) for x in self._start)
         else:
             self.c, self._k = c, k
-        self.learn = bool(learn)  # whether c and k are parameters
+        self.learn = learn  # whether c and k are parameters
         self.constants = () if learn else ("c", "k")
 
     def reset_parameters(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from highrank_plugins.heads.checks import NOT_NEGATIVE, POSITIVE, integer, number
+from highrank_plugins.heads.checks import NOT_NEGATIVE, POSITIVE, boolean, integer, number
 from highrank_plugins.heads.pointwise.base import (
     VJP,
     Pointwise,
@@ -44,7 +44,8 @@ class PLIF(Pointwise):
         self.bound = number("plif: bound", bound, POSITIVE)
         self.knots = knots = integer("plif: knots", knots)
         self.init_sd = number("plif: init_sd", init_sd, NOT_NEGATIVE)
-        self.slope_logits = nn.Parameter(torch.empty(knots), requires_grad=not freeze)
+        learns = not boolean("plif: freeze", freeze)
+        self.slope_logits = nn.Parameter(torch.empty(knots), requires_grad=learns)
         self.reset_parameters()
 
     @torch.no_grad()
