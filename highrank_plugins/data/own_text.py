@@ -146,8 +146,14 @@ class OwnText:
         """Return the lines of the training text, or of one to split; refuse empty and long ones."""
         for path in [path for files in self.parts.values() for path in files]:
             next(byte_lines(path, may_be_empty=False))
-        first = (self.parts.get(ALL) or self.parts["train"])[0]
-        there = sum(1 for _ in byte_lines(first))
+        files = self.parts.get(ALL) or self.parts["train"]
+        lengths = [sum(1 for _ in byte_lines(path)) for path in files]
+        first, there = files[0], lengths[0]
+        if lengths[-1] != there:  # reading the lines of the first would leave out the others
+            raise TextError(
+                f"{files[-1]}: {lengths[-1]:,} lines, but {first} has {there:,}; line n of both "
+                "must be one sentence pair"
+            )
         if self.limit is None and there > MOST_LINES:
             raise UserError(
                 f"{first}: {there:,} lines, and this recipe reads {MOST_LINES:,} at most: add "

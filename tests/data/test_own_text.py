@@ -161,6 +161,16 @@ def test_bad_text_is_refused_in_one_line_with_the_remedy(tmp_path, file, content
     assert ("and its partner" in str(error.value)) == ("and its partner" in message)
 
 
+@pytest.mark.parametrize("limit", [None, 1100])
+@pytest.mark.parametrize("shorter", [0, 1])  # a short source was taken for whole
+def test_files_of_unequal_length_are_refused(tmp_path, shorter, limit):
+    for number, language in enumerate(PAIR):
+        count = 1300 if number != shorter else 1299
+        (tmp_path / f"all.{language}").write_text(lines(count, language))
+    with pytest.raises(UserError, match=r"all\.en: 1,(299|300) lines, but .*all\.cs has 1,"):
+        take(tmp_path / "all", limit=limit)
+
+
 def test_a_handful_of_held_out_lines_is_refused_and_a_few_are_called_so(tmp_path):
     with pytest.raises(UserError, match=r"dev\.en: too few lines for valid \(9\): a score"):
         take(write_parts(tmp_path / "mine", others=9))
