@@ -15,7 +15,14 @@ import typer
 import highrank_plugins
 from highrank_plugins.analysis.scored_text import Tokens
 from highrank_plugins.cli import make_group
-from highrank_plugins.cli.options import Data, UserDir, is_printed, numbers, refuse_idle
+from highrank_plugins.cli.options import (
+    Data,
+    UserDir,
+    is_printed,
+    numbers,
+    refuse_idle,
+    require_file,
+)
 from highrank_plugins.common.blocks import BlockOptions, option
 from highrank_plugins.common.checkpoint_file import read_checkpoint
 from highrank_plugins.common.files import write_json, write_text
@@ -39,6 +46,7 @@ def generate(
 
     The lines are those of fairseq-generate, sorted by sentence.
     """
+    require_file(output)
     lines = supervise.generated(command, processes)
     if output is None or is_printed(output):
         sys.stdout.buffer.writelines(lines)
@@ -150,6 +158,7 @@ def dynamic_eval(
     """
     from highrank_plugins.inference import adaptive_evaluation as adaptive
 
+    require_file(settings.output)
     given = {"lr": lr, "eps": eps, "lambda": lamb}
     values = {name: numbers(f"--{name}", text, float) for name, text in given.items()}
     adaptive.DynamicEvaluator(checkpoint, data, settings, values, dynamic).run(typer.echo)
@@ -179,6 +188,7 @@ def cache_eval(
     """
     from highrank_plugins.inference.adaptive_evaluation import CacheEvaluator
 
+    require_file(settings.output)
     values: dict[str, Sequence[float]] = {
         "theta": numbers("--theta", theta, float),
         "lambda": numbers("--lambda", lamb, float),

@@ -10,7 +10,15 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import typer
 
 from highrank_plugins.cli.analyse import TextSettings
-from highrank_plugins.cli.options import Data, UserDir, names, numbers, refuse_idle, with_provenance
+from highrank_plugins.cli.options import (
+    Data,
+    UserDir,
+    names,
+    numbers,
+    refuse_idle,
+    require_file,
+    with_provenance,
+)
 from highrank_plugins.common.blocks import option
 from highrank_plugins.common.files import plain, write_json
 from highrank_plugins.common.names import did_you_mean, flag
@@ -112,6 +120,7 @@ def run(
         if len(checkpoints) > 1 and not measure.of_many:
             raise ValueError(f"{checkpoints[1]}: {name} takes one checkpoint")
     check_plot(plot)
+    require_file(output if len(made) == 1 else None)
     if plot is not None and len(made) > 1:
         raise ValueError(f"--plot {plot}: draws one measure; name one")
     with started() as processes:
