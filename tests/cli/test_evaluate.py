@@ -167,7 +167,7 @@ def test_a_diverging_point_does_not_end_the_search(call, tmp_path):
         ("cache", [*CACHE, "--lambda", "1"], "--lambda must lie in [0, 1), got 1.0"),
         ("cache", [*CACHE, "--window", "0"], "--window must be at least 1, got 0"),
         ("cache", [*CACHE, "--window", "2.5"], "--window 2.5: expected whole numbers"),
-        ("cache", [*CACHE, "--theta", "nan"], "--theta must be a number"),
+        ("cache", [*CACHE, "--theta", "nan"], "--theta nan: expected numbers separated"),
     ],
     ids=lambda value: " ".join(value[-2:]) if isinstance(value, list) else "",
 )
