@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from highrank_plugins.cli import make_group
-from highrank_plugins.cli.options import Checkpoint, Data, UserDir, names, refuse_folder, report
+from highrank_plugins.cli.options import Checkpoint, Data, UserDir, names, report, require_file
 from highrank_plugins.common.blocks import BlockOptions, option
 from highrank_plugins.common.files import plain, read_json, write_json, write_text
 from highrank_plugins.common.formatting import Lines
@@ -48,12 +48,13 @@ def card(
     """
     if data is None and (split, tokens) != ("test", 5_000):
         raise ValueError("--split and --tokens: change nothing without DATA; name it")
+    output = checkpoint.with_suffix(".html") if output is None else output
+    require_file(output)
+    require_file(json, "--json")
     from highrank_plugins.reports.card.gather import make_card
     from highrank_plugins.reports.card.page import render
 
-    refuse_folder(output)
     made = make_card(checkpoint, data, split, tokens, typed_command())
-    output = checkpoint.with_suffix(".html") if output is None else output
     write_text(output, render(made))
     if json is not None:
         write_json(json, plain(made.plain()))

@@ -20,8 +20,8 @@ from highrank_plugins.cli.options import (
     UserDir,
     is_printed,
     numbers,
-    refuse_folder,
     refuse_idle,
+    require_file,
 )
 from highrank_plugins.common.blocks import BlockOptions, option
 from highrank_plugins.common.checkpoint_file import read_checkpoint
@@ -46,6 +46,7 @@ def generate(
 
     The lines are those of fairseq-generate, sorted by sentence.
     """
+    require_file(output)
     lines = supervise.generated(command, processes)
     if output is None or is_printed(output):
         sys.stdout.buffer.writelines(lines)
@@ -157,7 +158,7 @@ def dynamic_eval(
     """
     from highrank_plugins.inference import adaptive_evaluation as adaptive
 
-    refuse_folder(settings.output)
+    require_file(settings.output)
     given = {"lr": lr, "eps": eps, "lambda": lamb}
     values = {name: numbers(f"--{name}", text, float) for name, text in given.items()}
     adaptive.DynamicEvaluator(checkpoint, data, settings, values, dynamic).run(typer.echo)
@@ -187,7 +188,7 @@ def cache_eval(
     """
     from highrank_plugins.inference.adaptive_evaluation import CacheEvaluator
 
-    refuse_folder(settings.output)
+    require_file(settings.output)
     values: dict[str, Sequence[float]] = {
         "theta": numbers("--theta", theta, float),
         "lambda": numbers("--lambda", lamb, float),

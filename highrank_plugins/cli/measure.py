@@ -15,8 +15,8 @@ from highrank_plugins.cli.options import (
     UserDir,
     names,
     numbers,
-    refuse_folder,
     refuse_idle,
+    require_file,
     with_provenance,
 )
 from highrank_plugins.common.blocks import option
@@ -120,11 +120,10 @@ def run(
         if len(checkpoints) > 1 and not measure.of_many:
             raise ValueError(f"{checkpoints[1]}: {name} takes one checkpoint")
     check_plot(plot)
+    require_file(output if len(made) == 1 else None)
     if plot is not None and len(made) > 1:
         raise ValueError(f"--plot {plot}: draws one measure; name one")
-    if len(made) == 1:
-        refuse_folder(output)
-    elif output is not None and output.is_file():
+    if len(made) > 1 and output is not None and output.is_file():
         raise ValueError(f"--output {output} is a file: name a folder for several measures")
     with started() as processes:
         models = [checkpoints[0], *([] if other is None else [other])] if texts else []

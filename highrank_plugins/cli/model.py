@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from highrank_plugins.cli import make_group
-from highrank_plugins.cli.options import UserDir, refuse_folder
+from highrank_plugins.cli.options import UserDir, require_file
 from highrank_plugins.common.blocks import option
 from highrank_plugins.training import checkpoints
 
@@ -23,7 +23,7 @@ def average(
 
     Holds at most two checkpoints in memory.
     """
-    refuse_folder(output)
+    require_file(output)
     if output.exists() and output.resolve().parent == directory.resolve():
         raise ValueError(
             f"--output {output} is a file of the training run: name another file, because an "

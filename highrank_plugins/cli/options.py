@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import os
 import re
 import sys
 from argparse import Namespace
@@ -130,10 +131,15 @@ def is_printed(output: Path | None) -> bool:
     return output in (None, Path("-"))
 
 
-def refuse_folder(output: Path | None) -> None:
-    """Refuse a folder in place of a file to write, before anything is computed."""
-    if output is not None and output.is_dir():
-        raise ValueError(f"--output {output} is a directory: name the file to write")
+def require_file(output: Path | None, option: str = "--output") -> None:
+    """Refuse what cannot become a file, before anything is computed."""
+    if output is None:
+        return
+    if output.is_dir():
+        raise ValueError(f"{option} {output} is a directory: name the file to write")
+    place = next(path for path in output.absolute().parents if path.exists())
+    if not (place.is_dir() and os.access(place, os.W_OK)):
+        raise ValueError(f"{option} {output}: {place} cannot be written; name another file")
 
 
 def print_tables(

@@ -21,6 +21,7 @@ from highrank_plugins.cli.options import (
     numbers,
     option_problems,
     report,
+    require_file,
 )
 from highrank_plugins.common.blocks import ConfigurationError, read_tree
 from highrank_plugins.common.files import write_json
@@ -76,6 +77,7 @@ def dirichlet(
     over it, a curve per layer.
     """
     plots.check_plot(plot)
+    require_file(output)
     chosen = heads_named(names("--heads", heads), components)
     varied: dict[str, list] = {
         "dim": _values("--dim", dim, 1),
@@ -189,6 +191,7 @@ def spamlang(
     of Godey and Artzi 2026.
     """
     plots.check_plot(plot)
+    require_file(output)
     if not 0 < lr < math.inf:
         raise ValueError(f"--lr {lr}: must be above 0, and finite")
     cases = grid_cases(
@@ -234,6 +237,7 @@ def multimode(
     Trains layers on contexts with several correct words each.
     """
     plots.check_plot(plot)
+    require_file(output)
     chosen = heads_named(names("--heads", heads), components)
     fits = multimode_experiment(chosen, settings, bar)
     report({"settings": settings.model_dump(), "fits": fits}, output)
@@ -266,6 +270,7 @@ def contexts(
     Yang et al. (2018) and Parthiban et al. (2021) print such contexts.
     """
     plots.check_plot(plot)
+    require_file(output)
     from recipes.synthetic.contexts import continuations, read_contexts
 
     found = continuations(checkpoint, data, read_contexts(file), top, split)
