@@ -88,7 +88,6 @@ def test_arms_and_sizes_become_members_whose_rates_follow_the_rule(folder):
         ({"sizes": dict(list(SIZES.items())[:2])}, "sizes", "at least 3 items .* not 2"),
         ({"target": 33.0}, "target", r"target: must lie in \(1, 10\], got 33"),
         ({"target": 1}, "target", r"target: must lie in \(1, 10\], got 1$"),
-        ({"rates": [1, 0]}, "rates", r"rates.1: must be greater than 0, got 0"),
         ({"baseline": "sofmax"}, "baseline", "no system is named sofmax; did you mean 'softmax'"),
         ({"sizes": SIZES | {"large": {"seeds": 10**9}}}, "    seeds: 1000", "seeds, and a"),
         ({"sizes": dict(reversed(SIZES.items()))}, "  small",
