@@ -58,7 +58,8 @@ _MAX_CONFIG_VALUES = 100_000  # real configurations have about 1,000
 # what eval must not meet in lists such as "[(512, 3)] * 20", and the most copies of a list
 _CODE = (ast.Call, ast.JoinedStr, ast.Lambda, ast.comprehension, ast.Pow, ast.LShift)
 _MAX_COPIES = 10_000
-_PATHS = ("data", "dir", "path", "file", "model")  # last words of options that fairseq never runs
+# last words of options that fairseq never runs, so that names such as runs(2)/best.pt are no code
+_PATHS = ("data", "dir", "path", "file", "model", "codes", "teacher", "once", "project", "repo")
 _observers: list[Callable[[str, dict[str, Any]], None]] = []
 
 

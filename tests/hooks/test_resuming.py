@@ -283,6 +283,7 @@ def test_other_data_is_refused_wherever_it_is(data, translator, tmp_path, split,
     ("words", "said"),
     [
         ("--max-epoch 9 --log-interval 1 --keep-last-epochs 1", None),
+        ("--wandb-project mos(15) --aim-repo runs(2)/all", None),  # names, not code
         ("--max-tokens 30 --update-freq 2", None),  # as many tokens
         ("--lr 0.5 --allow-changed-options", "that training run had other options"),
         ("--lr 0.5 --reset-lr-scheduler", "that training run had other options"),
