@@ -102,6 +102,8 @@ def run_estimates(
     """Measure a step of each training run, and print a table; return how many failed."""
     import torch
 
+    if settings.devices == 1 and settings.efficiency != 1:
+        raise CaseError("--efficiency: of several devices; set --devices, or leave it out")
     check_device(settings.device)
     from highrank_plugins.benchmarks.models import parameters
 

@@ -22,6 +22,8 @@ from highrank_plugins.heads import Head
 from highrank_plugins.training.configuration import load
 from tests.cli import highrank
 
+RECIPES = Path(__file__).parents[2] / "recipes"
+EXAMPLE = inspect.getdoc(bench_commands.estimate).partition("estimate recipes/")[2].split()[0]
 SMALL = LossCase("mos", tokens=64, dim=16, classes=500, components=3)
 
 
@@ -62,6 +64,7 @@ def test_a_loss_is_timed_and_written_to_csv(tmp_path):
     (["loss", "--csv", "/tmp"], "--csv /tmp: name a file"),
     (["train", "--model", " "], "--model: expected an arch"),
     (["train", "--preset", "wmt"], "known: ui_strings_en_de"),
+    (["estimate", RECIPES / EXAMPLE, "--efficiency", "0.9"], "--efficiency: of several devices"),
     (["loss", "--head", "moss"], "--head moss does not exist; did you mean 'mos'"),
     (["loss", "--pointwise", "gs"], "--pointwise gs does not exist; did you mean 'gss'"),
 ])  # fmt: skip
@@ -135,7 +138,6 @@ def test_a_failed_implementation_is_named_and_the_others_are_kept(tmp_path, monk
 
 # -- the estimated cost of a training run, from its configuration and a measured step ------------
 
-RECIPES = Path(__file__).parents[2] / "recipes"
 SIZES = ("layers=1", "embed_dim=8", "ffn_embed_dim=8")
 TINY = [f"{side}_{size}" for side in ("encoder", "decoder") for size in SIZES]
 
@@ -167,8 +169,7 @@ def test_a_run_is_read_from_its_configuration(conf, changes, devices, expected):
 
 
 def test_the_example_of_the_help_can_be_estimated():
-    example = inspect.getdoc(bench_commands.estimate).partition("bench estimate recipes/")[2]
-    assert training(example.split()[0]).updates == 4000
+    assert training(EXAMPLE).updates == 4000
 
 
 def test_parameters_hours_and_costs_are_estimated():

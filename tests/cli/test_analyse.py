@@ -11,6 +11,7 @@ from highrank_plugins.analysis.divergence import Estimate, drawn_pairs, mean_pai
 from highrank_plugins.analysis.predictions import target_ranks
 from highrank_plugins.analysis.retention import gradient_retention, logit_gradient
 from highrank_plugins.analysis.spectrum import effective_rank, spectrum
+from highrank_plugins.common.names import Score
 from highrank_plugins.inference.collector import Collector
 from highrank_plugins.measures import find_measure
 from tests.cli import highrank, refused
@@ -151,7 +152,8 @@ def test_kld_of_two_checkpoints_equals_that_of_the_whole_matrices(stream_data, m
     assert some["sampled"] == pytest.approx(drawn(p, q, 30), rel=1e-4)
     kld = find_measure("kld")  # the divergence of two models is no score of the first
     assert kld.scores(some, "test") == kld.scores(every, "test") == {}
-    assert [*kld.scores(some | {"matched": None}, "test")] == ["test_kld"]
+    score = kld.scores(some | {"matched": None}, "test")["test_kld"]
+    assert score == Score(some["sampled"]["mean"], "contexts:60|pairs:30")
 
 
 def test_components_report_the_gates_and_the_slopes(stream_data, lm_data, tmp_path):

@@ -139,11 +139,16 @@ def plain_cache(hidden, target, log_probs, theta, lamb, window):
 
 
 def stream(cache, text, sizes):
-    """Compute the same by the cache, in pieces of these sizes."""
-    hidden, target, log_probs = text
-    picked = log_probs.gather(1, target.unsqueeze(1)).squeeze(1)
-    pieces = zip(*(t.split(sizes) for t in (hidden, target, picked)), strict=True)
-    return torch.cat([cache.log_probs(*piece) for piece in pieces])
+    """Compute the same by the cache, in pieces of these sizes, and as whole distributions."""
+    scores = []
+    for hidden, target, log_probs in zip(*(t.split(sizes) for t in text), strict=True):
+        rows = dict(enumerate(log_probs))
+        picked = log_probs.gather(1, target.unsqueeze(1)).squeeze(1)
+        scores.append(cache.log_probs(hidden, target, picked, rows))
+        whole = torch.stack([*rows.values()])
+        assert whole.logsumexp(1).abs().max() < 1e-5
+        torch.testing.assert_close(whole.gather(1, target.unsqueeze(1)).squeeze(1), scores[-1])
+    return torch.cat(scores)
 
 
 @pytest.mark.parametrize("block", [1, 4, 256])
