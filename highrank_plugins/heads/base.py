@@ -321,6 +321,7 @@ class Head(nn.Module):
         Returns:
             `LossOutput`; only its `loss` carries gradients. float32, or float64 for float64.
         """
+        self._prepared = None  # fused optimizers count no changes of parameters
         flat, masks = self.flatten_features(features), self.sample_masks
         check_names(options)
         plan = LossPlan(self, flat, target, masks(features.shape[:-1], features), **options)
