@@ -183,8 +183,7 @@ class Head(nn.Module):
     def tensors(self) -> Named:
         """Return the tensors of `chunk_logits`: parameters, or tensors prepared from them."""
         own = {n: t for n, t in named_tensors(self).items() if not n.startswith("pointwise.")}
-        if self.bias is not None and any(True for _ in self.pointwise.parameters()):
-            # −∞ rules a class out; in the gradient of a parameter of f, 0 × ∞ would be NaN
+        if self.bias is not None and not self.pointwise.takes_infinity:
             own["bias"] = own["bias"].clamp_min(-(torch.finfo(own["bias"].dtype).max ** 0.5))
         return own | {f"pointwise.{name}": t for name, t in self.pointwise.tensors().items()}
 
@@ -321,6 +320,7 @@ class Head(nn.Module):
         Returns:
             `LossOutput`; only its `loss` carries gradients. float32, or float64 for float64.
         """
+        self._prepared = None  # fused optimizers count no changes of parameters
         flat, masks = self.flatten_features(features), self.sample_masks
         check_names(options)
         plan = LossPlan(self, flat, target, masks(features.shape[:-1], features), **options)

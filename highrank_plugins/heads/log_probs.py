@@ -59,10 +59,14 @@ def _prepared_tensors(head: Any) -> Named:
 
     Only writing through `parameter.data` goes unnoticed; call `eval()` after it.
     """
+    if torch.compiler.is_compiling():
+        return head.tensors()
     read = [*head.parameters(), *head.buffers()]
-    changes = head.training or torch.is_grad_enabled() or torch.compiler.is_compiling()
-    # tensors of inference mode count no changes, and those of others may follow from anything
-    if changes or any(t.is_inference() for t in read) or not is_ours(head):
+    # fused optimizers count no changes, nor does inference mode
+    uncounted = any(t.is_inference() or (t.is_leaf and t.grad is not None) for t in read)
+    # the tensors of others may follow from anything
+    if head.training or torch.is_grad_enabled() or uncounted or not is_ours(head):
+        head._prepared = None
         return head.tensors()
     state: list[object] = [
         tuple(v for v in vars(m).values() if isinstance(v, PLAIN)) for m in head.modules()

@@ -194,6 +194,9 @@ def test_tensors_are_prepared_once_for_many_steps(case, monkeypatch):
         head(features)
     head(features).sum().backward()  # gradients are not lost after inference
     assert all(p.grad is not None for p in head.parameters())
+    compiled = torch.compile(head, backend="eager", fullgraph=True)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(features), head(features))
 
 
 CHANGES = ["in place", "load_state_dict", "dtype", "data and eval()", "inference mode"]
@@ -218,6 +221,25 @@ def test_prepared_tensors_are_never_stale(case, change):
         got = head(features)
         assert torch.equal(got, other(features))
         assert not torch.allclose(got, before.to(got.dtype))
+
+
+@pytest.mark.parametrize("case", PREPARED, ids=str)
+def test_a_fused_optimizer_is_noticed_in_evaluation_mode(case):
+    """It counts no changes of the parameters that it writes."""
+    head, features = case.build(), cases.make_features(3)
+    optimizer = torch.optim.Adam(head.parameters(), 0.1, fused=True)
+    with torch.no_grad():
+        head(features)
+    for looks_before in (False, True):
+        head.nll(features, torch.arange(3), reduction="sum").loss.backward()
+        with torch.no_grad():
+            if looks_before:
+                head(features)
+            optimizer.step()
+            got, right = head(features), copy.deepcopy(head)(features)
+            optimizer.zero_grad()
+            assert torch.equal(got, right)
+            assert torch.equal(head(features), right)
 
 
 def test_no_tensor_gets_the_address_of_one_that_something_was_prepared_from():

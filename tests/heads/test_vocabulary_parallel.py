@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = """
-import os, re, sys, pytest, torch
+import itertools, os, re, sys, pytest, torch
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
@@ -74,16 +74,17 @@ def refused(message, head):
         VocabularyParallel(head)
     assert "\\n" not in str(error.value)
 
-if part in STRUCTURES:
-    for pointwise in ("identity", "sigsoftmax", "plif", "multimax"):
+if part == "structures":
+    functions = ("identity", "sigsoftmax", "plif", "multimax")
+    for name, pointwise in itertools.product(STRUCTURES, functions):
         for count, options in enumerate((
             {"reduction": "sum"}, {"reduction": "none", "weight": w},
             {"reduction": "mean", "weight": w, "memory": 2**13},
             {"reduction": "sum", "label_smoothing": 0.2},
         )):
-            split = VocabularyParallel(build(part, pointwise))
+            split = VocabularyParallel(build(name, pointwise))
             assert split.head.weight.shape[0] == (12, 11)[rank]
-            compare(build(part, pointwise), split, **options)
+            compare(build(name, pointwise), split, **options)
 elif part == "tensor":
     for name in STRUCTURES:
         head, mesh = build(name, num_classes=24), init_device_mesh("cpu", (2,))
@@ -183,9 +184,7 @@ os._exit(0)  # torch's threads may abort while Python 3.13 ends
 """
 
 
-@pytest.mark.parametrize(
-    "part", ["softmax", "mos", "moc", "mixtape", "tensor", "memory", "refused"]
-)
+@pytest.mark.parametrize("part", ["structures", "tensor", "memory", "refused"])
 def test_two_processes_match_one(tmp_path, part):
     words = [str(tmp_path / "meeting"), part]
     running = [

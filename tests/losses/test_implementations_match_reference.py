@@ -144,6 +144,7 @@ SETTINGS = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize(("impl", "reduction"), with_reductions(ONCE))
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_every_setting_matches(case, setting, reduction, impl):
     head, features, target, options = SETTINGS[setting](case)

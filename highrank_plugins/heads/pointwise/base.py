@@ -57,6 +57,14 @@ class Pointwise(nn.Module):
         """Return the function that compiled kernels compute instead of `apply_to`, if any."""
         return None
 
+    @property
+    def takes_infinity(self) -> bool:
+        """Whether −∞, by which a bias rules a class out, leaves f and its gradients numbers.
+
+        In the gradient of a parameter of f, 0 × ∞ is NaN.
+        """
+        return not any(True for _ in self.parameters())
+
     def slopes(self) -> Tensor | None:
         """Return the slopes [Q] of a piecewise linear function; None for others."""
         return None
