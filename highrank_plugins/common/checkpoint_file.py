@@ -210,7 +210,7 @@ def _reason(path: str, reason: BaseException) -> str:
     if isinstance(reason, ValueError | AssertionError) and str(reason):
         return str(reason) if path in str(reason) else f"{path}: {reason}"
     text = " ".join(str(reason).split())[:400]  # torch lists every parameter that does not fit
-    if isinstance(reason, RuntimeError):
+    if isinstance(reason, RuntimeError) or type(reason) is Exception:  # of fairseq, for DATA
         return (
             f"{path} does not fit its configuration, these options, or the dictionaries in "
             f"DATA; use those of its training run ({text})"

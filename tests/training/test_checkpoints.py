@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from highrank_plugins.common.checkpoint_file import read_checkpoint
+from highrank_plugins.common.checkpoint_file import ReasonsOf, read_checkpoint
 from highrank_plugins.training.checkpoints import (
     average_checkpoints,
     best_checkpoint,
@@ -285,3 +285,9 @@ def test_a_damaged_file_is_named_and_a_missing_value_not_called_damaged(tmp_path
         last_checkpoints(folder, 1)
     with pytest.raises(ValueError, match="'nothing'"):
         read_checkpoint(save(file), "extra_state", "nothing")
+
+
+def test_a_translator_and_data_without_pairs_is_no_fault_of_the_checkpoint():
+    message = r"a\.pt does not fit .* DATA; .*\(Could not infer"
+    with pytest.raises(ValueError, match=message), ReasonsOf("a.pt"):
+        raise Exception("Could not infer language pair, please provide it explicitly")
