@@ -174,8 +174,8 @@ def own_text(
     own = OwnText(text, endings, order == "stream", overlap, limit, units == "words", bleu_tokens)
     if overlap == "drop" and own.stream and ALL in own.parts:
         raise ValueError(
-            f"--overlap drop: {text} is a stream to split by place, which keeps all of its lines; give "
-            "train, valid and test"
+            f"--overlap drop: {text} is a stream to split by place, which keeps all of its lines; "
+            "give train, valid and test"
         )
     say = partial(typer.echo, err=True)
     for line in own.take(output):
