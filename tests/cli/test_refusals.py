@@ -42,6 +42,7 @@ REFUSED = [
      "--output train/checkpoint_last.pt is a file of the training run: name another"),
     ("data pieces text pieces --languages en,en --vocab-size 100",
      "--languages en,en: en is given twice"),
+    ("data own-text text --sizes zz --order stream --overlap drop", "text is a stream to split"),
     ("evaluate score text reference", "text: "),
     ("evaluate score gap reference", "gap: "),
     ("evaluate score log text --tokenise de", "--tokenise: changes nothing for perplexities"),
