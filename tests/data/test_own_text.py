@@ -71,13 +71,13 @@ def test_the_command_writes_a_new_folder_and_never_over_the_text_that_it_reads(t
     assert (tmp_path / "out" / "train.cs").read_text() == before
 
 
-@pytest.mark.parametrize("name", ["", "corpus"])
-def test_one_pair_is_split_and_no_source_line_is_in_two_parts(tmp_path, name):
+@pytest.mark.parametrize(("name", "stem"), [("", "corpus"), ("corpus", "corpus"), ("", "train")])
+def test_one_pair_is_split_and_no_source_line_is_in_two_parts(tmp_path, name, stem):
     data = tmp_path / "mine"
     data.mkdir()
     for language, word in (("cs", "slovo"), ("en", "word")):
         twice = lines(1500, word) + lines(1500, f"other {word}" if word == "word" else word)
-        (data / f"corpus.{language}").write_text(twice)
+        (data / f"{stem}.{language}").write_text(twice)
     _, said = take(data / name, tmp_path / "out")
     assert "one text, split by a hash of each line: 10 % each for valid and test" in said
     parts = [set((tmp_path / "out" / f"{p}.cs").read_text().split("\n")) - {""}
@@ -85,8 +85,13 @@ def test_one_pair_is_split_and_no_source_line_is_in_two_parts(tmp_path, name):
     assert sum(map(len, parts)) == len(set().union(*parts)) == 1500
     assert all(part_of(line, 10) == name for name, part in zip(own_text.PARTS, parts, strict=True)
                for line in part)  # fmt: skip
+    with pytest.raises(UserError, match=r"no such folder, and no files .*mine/b\.\{cs,en\}$"):
+        take(data / "b")
     for language in PAIR:
         (data / f"b.{language}").write_text("x\n")
+    if stem == "train":  # by its name the one to split
+        assert "one text, split by a hash" in take(data)[1]
+        return
     with pytest.raises(UserError, match=r"or one text alone, which is then split"):
         take(data)
 
@@ -120,6 +125,7 @@ OF_WORDS = {"endings": ("cs",), "words": True, "overlap": "keep"}
     ("file", "content", "choices", "message"),
     [
         ("train.en", None, {}, "train.en missing; the folder has dev.cs"),
+        ("dev.en", None, {}, "valid.en missing; the folder has dev.cs"),
         (
             "test.cs",
             lines(49, "slovo") + "\n",
