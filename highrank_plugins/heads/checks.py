@@ -125,6 +125,8 @@ def class_order(
         counts = torch.as_tensor(counts, device="cpu").tolist()
         if len(counts) != num_classes:
             raise ValueError(f"class_counts: expected {num_classes} numbers, got {len(counts)}")
+        if any(map(math.isnan, counts)):
+            raise ValueError("class_counts: a count is NaN, which has no place in an order")
         classes = sorted(range(num_classes), key=lambda c: -counts[c])[:frequent]
     chosen = () if classes is None else torch.as_tensor(classes, device="cpu").tolist()
     ids = {integer("frequent_classes", c, least=0): None for c in chosen}

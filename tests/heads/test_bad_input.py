@@ -30,6 +30,7 @@ HEADS = [
     ("mixtape", {"frequent_classes": [1.5]}, ["frequent_classes: expected an integer, got 1.5"]),
     ("mixtape", {"frequent_classes": [1], "frequent": 2}, ["frequent is 2", "has 1 ids"]),
     ("mixtape", {"class_counts": [1, 2]}, ["class_counts: expected 10 numbers, got 2"]),
+    ("mixtape", {"class_counts": [math.nan] * 10}, ["class_counts: a count is NaN"]),
     ("mixtape", {"class_counts": [1] * 10, "frequent_classes": [1]}, ["give one of the two"]),
     ("mixtape", {"gate_dim": 0}, ["gate_dim", "0"]),
     ("mixtape", {"gate_noise": -0.1}, ["gate_noise", "-0.1"]),
