@@ -56,8 +56,18 @@ take_own_text() {
     mv -- "$out/.settings" "$out/settings.txt"
 }
 
-# files_of_text: print the files that the text is in.
-files_of_text() { if [[ -e $data ]]; then echo "$data"; else compgen -G "$data.*"; fi; }
+# files_of_text: print the files that the text is in. Folders beside them, such as exp, do not count.
+files_of_text() {
+    local file start=$data.
+    if [[ -f $data ]]; then
+        echo "$data"
+        return
+    fi
+    if [[ -d $data ]]; then start=$data/; fi
+    for file in "$start"*; do
+        if [[ -f $file ]]; then echo "$file"; fi
+    done
+}
 
 # own_text_stage: stage 0.
 own_text_stage() {

@@ -130,6 +130,17 @@ def test_a_run_is_named_after_its_text_however_its_folder_is_written(tmp_path, d
     assert run(["bash", script], folder=folder).stdout == f"{name}\n"
 
 
+def test_the_files_of_a_text_are_found_in_any_folder_and_no_others(tmp_path):
+    folder, script = tmp_path / "a[1] *", tmp_path / "run.sh"
+    (folder / "exp").mkdir(parents=True)
+    for name in ("x.en", "x.de", "y.en", "exp/x.en"):
+        (folder / name).touch()
+    for data, names in (("", "x.de x.en y.en"), ("x", "x.de x.en"), ("y.en", "y.en")):
+        script.write_text(f"{OWN_TEXT}data='{folder / data}'; files_of_text")
+        found = run(["bash", script]).stdout.splitlines()
+        assert found == [str(folder / name) for name in names.split()]
+
+
 @pytest.mark.parametrize(("settings", "launch", "said"), [
     ("[train.max_update]=600", "", "5 minutes on this machine: 600 updates, at the speed of 3"),
     ("[train.max_epoch]=20", "", "about 8 minutes on this machine: 1000 updates"),
