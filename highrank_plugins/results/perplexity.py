@@ -60,10 +60,13 @@ def of_text(log: Path, text: Path) -> dict[str, Score]:
     counted = dict(part.split(":") for part in score.signature.split("|"))
     lines = [line for _, line in byte_lines(text, may_be_empty=False)]
     scored, pieces = int(counted.get("words", counted["tokens"])), int(counted["tokens"])
-    if scored < len(lines):
-        raise ValueError(f"{log} scores {scored:,} tokens, but {text} has {len(lines):,} lines")
     bits = score.value * scored
     words, size = (sum(map(f, lines)) + len(lines) for f in (lambda line: len(line.split()), len))
+    if pieces < words:
+        raise ValueError(
+            f"{log} scores {pieces:,} tokens, but {text} has {words:,} words and ends of lines; "
+            "give the text that was scored"
+        )
     return {
         "test_perplexity": Score(round(2 ** (bits / pieces), 2), f"tokens:{pieces}"),
         WORD: Score(round(2 ** (bits / words), 2), f"text_words:{words}"),

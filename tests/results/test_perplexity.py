@@ -145,6 +145,6 @@ def test_models_of_pieces_are_compared_by_words_and_bytes_of_the_raw_text(tmp_pa
     metrics = {name: score.value for name, score in found.items()}
     assert not [*below_floor({"metrics": metrics | {"test_unigram_perplexity": 30}})]
     assert [is_perplexity(name) for name in names] == [True, False, False]
-    (tmp_path / "text" / "test.txt").write_text("c\n" * 13)
-    with pytest.raises(ValueError, match=r"scores 12 tokens, but .* has 13 lines"):
+    (tmp_path / "text" / "test.txt").write_text("c\n" * 7)  # another text than the scored one
+    with pytest.raises(ValueError, match=r"scores 12 tokens, but .* has 14 words and ends of li"):
         of_text(tmp_path / "test.log", tmp_path / "text" / "test.txt")
