@@ -1,6 +1,7 @@
 """State: names and shapes of parameters, which checkpoints need; what is kept beside them."""
 
 import copy
+import itertools
 import pickle
 import random
 
@@ -228,18 +229,20 @@ def test_a_fused_optimizer_is_noticed_in_evaluation_mode(case):
     """It counts no changes of the parameters that it writes."""
     head, features = case.build(), cases.make_features(3)
     optimizer = torch.optim.Adam(head.parameters(), 0.1, fused=True)
-    with torch.no_grad():
-        head(features)
-    for looks_before in (False, True):
-        head.nll(features, torch.arange(3), reduction="sum").loss.backward()
+    losses = [lambda: head.nll(features, torch.arange(3), reduction="sum").loss,
+              lambda: head(features)[:, 0].sum()]  # fmt: skip
+    for loss, looks in itertools.product(losses, (False, True)):
         with torch.no_grad():
-            if looks_before:
+            head(features)
+        loss().backward()
+        with torch.no_grad():
+            if looks:  # while there are gradients
                 head(features)
             optimizer.step()
-            got, right = head(features), copy.deepcopy(head)(features)
+            if looks:
+                assert torch.equal(head(features), copy.deepcopy(head)(features))
             optimizer.zero_grad()
-            assert torch.equal(got, right)
-            assert torch.equal(head(features), right)
+            assert torch.equal(head(features), copy.deepcopy(head)(features))
 
 
 def test_no_tensor_gets_the_address_of_one_that_something_was_prepared_from():

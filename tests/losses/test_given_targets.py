@@ -65,6 +65,9 @@ def test_labels_may_be_refilled_before_backward_and_other_tensors_say_so(impl):
             y.fill_(1)
         gradients.append(torch.autograd.grad(loss.sum(), head.weight)[0])
     assert torch.equal(*gradients)
+    with torch.inference_mode():
+        uncounted = q.clone()
+    head.nll(x, targets.from_probabilities(uncounted), impl=impl).loss.sum().backward()
     for kind, given in {"probabilities": q, "samples": y, "forward": x.detach()}.items():
         target = 0.5 * targets.labels(y) + 0.5 * KINDS[kind](y, q, x)
         loss = head.nll(x.detach().clone(), target, impl=impl).loss.sum()
