@@ -18,7 +18,7 @@ from highrank_plugins.common.text_lines import NO_EMPTY_LINES, byte_lines, check
 from highrank_plugins.data import binarising, corpus_files, parallel
 from highrank_plugins.data.archives import extract
 from highrank_plugins.data.corpora import CorpusOptions, prepare_corpus
-from highrank_plugins.data.own_files import ALL, choose_size
+from highrank_plugins.data.own_files import choose_size
 from highrank_plugins.data.own_text import OwnText
 from highrank_plugins.data.pieces import PieceSettings, split_texts
 
@@ -173,11 +173,6 @@ def own_text(
         raise ValueError("--source and --target: give both for a translator, none for other text")
     endings = (source, target) if source and target else ("txt",)
     own = OwnText(text, endings, order == "stream", overlap, limit, units == "words", bleu_tokens)
-    if overlap == "drop" and own.stream and ALL in own.parts:
-        raise ValueError(
-            f"--overlap drop: {text} is a stream to split by place, which keeps all of its lines; "
-            "give train, valid and test"
-        )
     say = partial(typer.echo, err=True)
     with nullcontext() if output is None else new_folder(output) as new:
         for line in own.take(new):

@@ -97,6 +97,11 @@ class OwnText:
 
     def __post_init__(self) -> None:
         self.parts = find_parts(self.data, self.endings)
+        if self.overlap == "drop" and self.stream and ALL in self.parts:
+            raise UserError(
+                f"--overlap drop: {self.data} is a stream to split by place, which keeps all of "
+                "its lines; give train, valid and test"
+            )
         # endings of the written files, without what divides fairseq's names
         self.names = [ending.replace("-", "_") for ending in self.endings]
         self.counts = TextCounts()

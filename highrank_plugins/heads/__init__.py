@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from highrank_plugins.common.user_error import UserError
@@ -50,6 +50,16 @@ def _functions_with(option: str) -> str:
     return f"; it belongs to pointwise={' or '.join(names)}" if names else ""
 
 
+def _refuse_shared(options: Iterable[str], *parts: Collection[str]) -> None:
+    for option in options:
+        if sum(option in part for part in parts) > 1:
+            raise ValueError(
+                f"{option}: structure, function and matrix of this head have two options of this "
+                "name; build the function or the matrix first, by build_pointwise or "
+                "build_vocabulary, and pass it"
+            )
+
+
 def build_head(name: str, *sizes: int, **options: Any) -> Head:
     """Build the output layer called `name`.
 
@@ -78,13 +88,7 @@ def build_head(name: str, *sizes: int, **options: Any) -> Head:
     of_matrix = vocabulary_options(matrix) if isinstance(matrix, str) else {}
     known = {*HEADS.common, "vocabulary", *own, *of_function, *of_matrix}
     check_options(f"head {name!r}", options, known, _functions_with)
-    for option in options:
-        if sum(option in part for part in (own, of_function, of_matrix)) > 1:
-            raise ValueError(
-                f"{option}: structure, function and matrix of this head have two options of this "
-                "name; build the function or the matrix first, by build_pointwise or "
-                "build_vocabulary, and pass it"
-            )
+    _refuse_shared(options, own, of_function, of_matrix)
     options.pop("vocabulary", None)
     given = {n: options.pop(n) for n in of_function if n in options}
     if function and given:

@@ -183,7 +183,7 @@ class Head(nn.Module):
     def tensors(self) -> Named:
         """Return the tensors of `chunk_logits`: parameters, or tensors prepared from them."""
         own = {n: t for n, t in named_tensors(self).items() if not n.startswith("pointwise.")}
-        if self.bias is not None and not self.pointwise.takes_infinity:
+        if self.bias is not None and not self.pointwise.takes_infinity():
             own["bias"] = own["bias"].clamp_min(-(torch.finfo(own["bias"].dtype).max ** 0.5))
         return own | {f"pointwise.{name}": t for name, t in self.pointwise.tensors().items()}
 

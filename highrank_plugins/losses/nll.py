@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import sys
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -44,11 +43,7 @@ def compute_nll(plan: LossPlan, leading: torch.Size) -> LossOutput:
     if parametrize.is_parametrized(plan.head, "weight"):
         check_matrix(plan.head)
     chosen = implementation_for(plan)
-    if plan.split is None:
-        check_whole(plan.head.named_parameters())
-        check_sizes(plan.head)
-    if not plan.own:
-        check_constants(plan.head)
+    check_head(plan.head, own=plan.own, whole=plan.split is None)
     reduction = plan.reduction
     plan.reduction = "none" if reduction == "none" else "sum"
     plan.target, plan.ignored = flat_target(plan)
@@ -160,39 +155,25 @@ def check_arguments(plan: LossPlan, leading: torch.Size) -> None:
         raise ValueError(f"target: expected dtype torch.int64, got {plan.target.dtype}")
 
 
-def check_whole(parameters: Iterable[tuple[str, Tensor]]) -> None:
-    """Check that no parameter of a head is a shard."""
+def check_head(head: AnyHead, own: bool, whole: bool) -> None:
+    """Refuse shards, sizes that kernels would trust, and constants that no loss would train."""
     distributed: Any = sys.modules.get("torch.distributed.tensor")
-    for name, tensor in parameters if distributed else ():
-        if isinstance(tensor, distributed.DTensor):
+    sizes = {"weight": (head.num_classes, head.embed_dim), "bias": (head.num_classes,)}
+    for name, tensor in head.named_parameters() if whole else ():
+        if distributed and isinstance(tensor, distributed.DTensor):
             raise ValueError(
                 f"{name} of the head is sharded (DTensor). If fully_shard wraps the head itself, "
                 "call head(features, target) instead of head.nll, which FSDP does not see; to "
                 "split a vocabulary over devices, use VocabularyParallel"
             )
-
-
-def check_sizes(head: AnyHead) -> None:
-    """Check matrix and bias, since kernels trust their sizes, and callers may replace them."""
-    wanted = {"weight": (head.num_classes, head.embed_dim), "bias": (head.num_classes,)}
-    for name, shape in wanted.items() if head.fused is not None else ():
-        tensor = head._parameters.get(name)
-        if tensor is not None and tensor.shape != shape:
-            raise ValueError(
-                f"{name} of the head: expected shape {shape}, got {tuple(tensor.shape)}; for other "
-                "sizes build another head (num_classes, embed_dim)"
-            )
-
-
-def check_constants(head: AnyHead) -> None:
-    """Check that no constant of our layers is a tensor to train: losses take its value alone."""
-    for part in (head, head.pointwise):
+        if head.fused is not None and tensor.shape != (shape := sizes.get(name, tensor.shape)):
+            got = f"expected shape {shape}, got {tuple(tensor.shape)}"
+            raise ValueError(f"{name} of the head: {got}; for other sizes build another head")
+    for part in () if own else (head, head.pointwise):
         for name in part.constants or ():
             if getattr(getattr(part, name), "requires_grad", False):
-                raise ValueError(
-                    f"{name} of {layer_name(part)} is a constant, which no loss trains; set a "
-                    "number, or train a parameter of a subclass (docs/howto/own_layer.md)"
-                )
+                constant = f"{name} of {layer_name(part)} is a constant, which no loss trains"
+                raise ValueError(f"{constant}; set a number, or train a parameter of a subclass")
 
 
 def flat_target(plan: LossPlan) -> tuple[Tensor, Tensor | None]:

@@ -57,12 +57,8 @@ class Pointwise(nn.Module):
         """Return the function that compiled kernels compute instead of `apply_to`, if any."""
         return None
 
-    @property
     def takes_infinity(self) -> bool:
-        """Whether −∞, by which a bias rules a class out, leaves f and its gradients numbers.
-
-        In the gradient of a parameter of f, 0 × ∞ is NaN.
-        """
+        """Whether −∞ of a bias leaves numbers; in a parameter's gradient, 0 × ∞ would be NaN."""
         return not any(True for _ in self.parameters())
 
     def slopes(self) -> Tensor | None:

@@ -61,7 +61,6 @@ class GeneralizedSigSoftmax(Pointwise):
     def kernel_function(self) -> KernelFunction | None:
         return None if self.learn else KernelFunction("gss", (float(self.c), self._k))
 
-    @property
     def takes_infinity(self) -> bool:
         """Whether z + (k − 1) log σ(z − c) has no −∞ + ∞."""
         return not self.learn and self._k >= 1
