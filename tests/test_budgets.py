@@ -23,7 +23,7 @@ BUDGETS: dict[str, int] = {
     "common": 2665,
     "compat": 378,
     "criterions": 259,
-    "data": 2154,
+    "data": 2155,
     "evaluation": 269,
     "heads": 2974,
     "hooks": 2704,
@@ -39,10 +39,10 @@ BUDGETS: dict[str, int] = {
     "studies": 2533,
     "tasks": 531,
     "top": 70,
-    "training": 2208,
+    "training": 2209,
     "trunks": 343,
 }
-LINES_OF_TESTS = 36119
+LINES_OF_TESTS = 36122
 
 
 @pytest.fixture(scope="module")

@@ -218,8 +218,9 @@ class OwnText:
         train = (whole or self.parts["train"])[-1]
         if lines < LEAST_LINES:
             raise UserError(
-                f"{train}: {lines:,} lines to train on{_left_out(self.ledger['train'][0])}; the "
-                f"smallest model needs {LEAST_LINES:,}: give more text"
+                f"{train}: {lines:,} line{'s' * (lines != 1)} to train on"
+                f"{_left_out(self.ledger['train'][0])}; the smallest model needs {LEAST_LINES:,}: "
+                "give more text"
             )
         for part in ("valid", "test"):
             if _size(counts := self.ledger[part][0]) < LEAST_HELD_OUT:

@@ -30,7 +30,7 @@ from highrank_plugins.studies.definition import (
 )
 from highrank_plugins.training import configuration
 from highrank_plugins.training.configuration import Configuration
-from highrank_plugins.training.model_size import By, Match, check_options, solve
+from highrank_plugins.training.model_size import COUNTED, By, Match, check_options, solve
 
 # Raise this number when a change of the package or of a recipe gives any run other numbers: an
 # initialisation, a loss, an order of sums, a default, a score, a stage. Every member then has
@@ -227,7 +227,7 @@ def _matched(study: Study, member: Member, conf: Path, exp_dir: Path) -> dict[st
     system = configuration.load(conf, _assignments(dict(member.changes)))
     shared = _assignments(study.settings.set)
     reference = configuration.load(_named(study, match.to), shared)
-    question = json.dumps([system.text(), reference.text(), match.model_dump()])
+    question = json.dumps([COUNTED, system.text(), reference.text(), match.model_dump()])
     file = study_folder(study, exp_dir) / "matched" / f"{member.system}.yaml"
     if file.is_file():
         kept = yaml.safe_load(file.read_text(encoding="utf-8")) or {}

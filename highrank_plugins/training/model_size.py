@@ -25,6 +25,7 @@ from highrank_plugins.training.configuration import Configuration
 
 By = Literal["parameters", "compute", "width"]
 TOLERANCE = 0.005
+COUNTED = 2  # raise it if costs are counted otherwise: studies then solve for sizes again
 # options that set a trunk's width, then those that fill the rest of a step
 _FREE = {
     "awd_lstm_lm": (

@@ -86,6 +86,9 @@ def test_a_control_takes_the_size_of_its_dictionary_and_is_solved_for_once(folde
     tree["members"]["a"]["match"]["words"] = 501
     prepare(read(folder, **tree), folder / "exp")
     assert asked == [500, 501]
+    monkeypatch.setattr(members, "COUNTED", 0)  # a revision that counts in another way
+    prepare(read(folder, **tree), folder / "exp")
+    assert asked == [500, 501, 501]
 
 
 LARGE = {"lr": [*range(100)], "dropout": [*range(100)]}
