@@ -1,6 +1,5 @@
 """What the functions of highrank_plugins.analysis refuse, and with which words."""
 
-import codecs
 import math
 from functools import partial
 
@@ -127,15 +126,4 @@ def test_a_bad_file_of_pairs_is_refused(tmp_path, line):
     path, message = tmp_path / "pairs.txt", r":2: expected two words and a number, got '"
     path.write_text("" if line is None else f"sun sunlight 50\n{line}\n")
     with pytest.raises(ValueError, match=rf"pairs\.txt{message if line else ': the file has no'}"):
-        read_word_pairs(path)
-
-
-@pytest.mark.parametrize(("mark", "message"), [
-    (codecs.BOM_UTF8, "byte order mark in the text"),  # was part of the first word
-    (b"\xff", "byte 0xff is not UTF-8"),  # named the checkpoint
-])  # fmt: skip
-def test_a_file_of_pairs_that_is_no_plain_text_is_refused(tmp_path, mark, message):
-    path = tmp_path / "pairs.txt"
-    path.write_bytes(mark + b"sun sunlight 50\n")
-    with pytest.raises(ValueError, match=rf"pairs\.txt:1:1: {message}"):
         read_word_pairs(path)

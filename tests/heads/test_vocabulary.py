@@ -18,7 +18,6 @@ from highrank_plugins.heads import (
     build_head,
     build_pointwise,
     build_vocabulary,
-    register_vocabulary,
     vocabulary_names,
 )
 from highrank_plugins.losses.kernels import triton
@@ -270,8 +269,7 @@ def test_wrong_choices_are_refused(options, message):
         build_head("softmax", num_classes=CLASSES, feature_dim=4, **options, **own)
 
 
-def test_an_option_of_function_and_matrix_is_not_given_to_one_of_them():
-    @register_vocabulary("shifted")
+def test_an_option_of_function_and_matrix_is_not_given_to_one_of_them(monkeypatch):
     class Shifted(Vocabulary):
         def __init__(self, c: float = 0.0):
             super().__init__()
@@ -281,12 +279,11 @@ def test_an_option_of_function_and_matrix_is_not_given_to_one_of_them():
             return raw + self.c
 
     sizes = {"num_classes": CLASSES, "feature_dim": 4, "pointwise": "gss", "vocabulary": "shifted"}
-    try:
-        with pytest.raises(ValueError, match=r"^c: .* two options of this name; build the func"):
-            build_head("softmax", **sizes, c=0.1)
-        head = build_head("softmax", **sizes | {"pointwise": build_pointwise("gss", c=2.0)}, c=0.1)
-    finally:
-        VOCABULARY.unregister("shifted")
+    monkeypatch.setitem(VOCABULARY._classes, "shifted", Shifted)
+    monkeypatch.setattr(Shifted, "registered_name", "shifted", raising=False)
+    with pytest.raises(ValueError, match=r"^c: .* two options of this name; build the func"):
+        build_head("softmax", **sizes, c=0.1)
+    head = build_head("softmax", **sizes | {"pointwise": build_pointwise("gss", c=2.0)}, c=0.1)
     assert (head.pointwise.c, head.parametrizations["weight"][0].c) == (2.0, 0.1)
 
 

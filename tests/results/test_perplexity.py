@@ -5,7 +5,7 @@ import json
 import pytest
 
 from highrank_plugins.common.names import Score
-from highrank_plugins.data.binarising import write_dictionary, write_split
+from highrank_plugins.data.binarising import number, write_dictionary, write_split
 from highrank_plugins.measures import all_measures
 from highrank_plugins.results.doubts import below_floor, is_perplexity
 from highrank_plugins.results.metrics import SCORES
@@ -122,9 +122,9 @@ def test_the_results_of_eval_lm_are_read_and_part_of_one_is_refused(tmp_path):
 
 @pytest.mark.parametrize("per_word", [True, False])
 def test_the_unigram_of_pieces_judges_no_perplexity_per_word(tmp_path, per_word):
-    write_dictionary(tmp_path / "dict.txt", [("a", 3), ("b", 1)])
+    words = write_dictionary(tmp_path / "dict.txt", [("a", 3), ("b", 1)]) | {"</s>": 2}
     for split in ("train", "test"):
-        write_split(tmp_path / split, [[4, 4, 5, 2]], 6)
+        write_split(tmp_path / split, [number(words, ["a a b"])], 6)
     for split in ("valid", "test"):
         (tmp_path / f"{split}.log").write_text(LOG + (MEANS if per_word else ""))
     assert (UNIGRAM in read_scores(tmp_path, False, tmp_path)) != per_word
