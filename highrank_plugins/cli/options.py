@@ -137,6 +137,8 @@ def require_file(output: Path | None, option: str = "--output") -> None:
         return
     if output.is_dir():
         raise ValueError(f"{option} {output} is a directory: name the file to write")
+    if output.is_relative_to("/dev") or (output.exists() and not output.is_file()):
+        return  # a device or a pipe is written where it is
     place = next(path for path in output.absolute().parents if path.exists())
     if not (place.is_dir() and os.access(place, os.W_OK)):
         raise ValueError(f"{option} {output}: {place} cannot be written; name another file")

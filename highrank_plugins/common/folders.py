@@ -81,7 +81,8 @@ def locked(folder: str | os.PathLike[str]) -> Iterator[bool]:
     Remove what a killed save has left there.
     """
     for checkpoint in Path(folder).glob("checkpoint*.pt"):  # in whose place ours would come
-        require_regular(checkpoint)
+        if not checkpoint.is_dir():  # a folder is in no save's way
+            require_regular(checkpoint)
     lock = Path(folder) / "training.lock"
     is_new = not lock.exists()
     with held(lock, f"--save-dir {folder}", "training run") as is_locked:

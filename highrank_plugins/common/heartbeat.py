@@ -6,6 +6,7 @@ others. This module imports nothing heavy, and loads before torch.
 """
 
 import faulthandler
+import math
 import os
 import re
 import threading
@@ -95,9 +96,12 @@ def guard(rank: int) -> None:
     global _guard
     faulthandler.enable(_STDERR)
     given = os.environ.get(TIMEOUT, "600")
-    if not re.fullmatch(r"\d+(\.\d+)?", given):
+    try:
+        timeout = float(given)
+    except ValueError:
+        timeout = math.nan
+    if math.isnan(timeout):
         raise UserError(f"{TIMEOUT}={given}: expected a number of seconds; 0 watches nothing")
-    timeout = float(given)
     if _guard is None and timeout > 0:
         if folder := launchers_folder():
             for before_restart in Path(folder).glob(f"stall-*-{rank}"):

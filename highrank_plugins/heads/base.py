@@ -320,7 +320,7 @@ class Head(nn.Module):
         Returns:
             `LossOutput`; only its `loss` carries gradients. float32, or float64 for float64.
         """
-        self._prepared = None  # fused optimizers count no changes of parameters
+        self._prepared = None if torch.is_grad_enabled() else self._prepared
         flat, masks = self.flatten_features(features), self.sample_masks
         check_names(options)
         plan = LossPlan(self, flat, target, masks(features.shape[:-1], features), **options)

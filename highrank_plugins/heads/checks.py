@@ -117,9 +117,9 @@ def integer(name: str, value: int, least: int = 1) -> int:
 
 def boolean(name: str, value: object) -> bool:
     """Return `value` if it is True or False: text such as "false" would count as true."""
-    if not isinstance(value, bool):
+    if isinstance(value, str) or value not in (True, False):
         raise ValueError(f"{name}: expected True or False, got {value!r}")
-    return value
+    return bool(value)
 
 
 def class_order(

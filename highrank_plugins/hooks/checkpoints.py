@@ -107,7 +107,7 @@ def progress_of(path: str) -> tuple[bool, int, float]:
 
 def is_own(options: Any, path: str) -> bool:
     """Whether a checkpoint lies in --save-dir."""
-    return os.path.dirname(os.path.abspath(path)) == os.path.abspath(options.save_dir)
+    return os.path.dirname(os.path.realpath(path)) == os.path.realpath(options.save_dir)
 
 
 def how_to_resume(options: Any) -> str:

@@ -303,7 +303,7 @@ def score_text(
 
     found = stock(models, known, counted(), post_process, *args, **kwargs)
     if parts:
-        found["loss"] *= (words + cut) / words  # fairseq counts a word that a block cuts twice
+        found["loss"] *= (words + cut) / max(words, 1)  # stock counts cut words twice
         found["perplexity"] = 2 ** found["loss"]
         logger.info(f"loss and perplexity are means over {words:,} words and ends of lines")
         if split:
@@ -325,7 +325,8 @@ for _command in (eval_lm, validate, generate):
                 "leave it out; fairseq-generate divides by --distributed-world-size and -rank"
             )
         window, block = cfg.eval_lm.context_window, getattr(cfg.task, "tokens_per_sample", 0)
-        if 0 < block <= window:
+        by_lines = getattr(cfg.task, "sample_break_mode", None) == "eos"
+        if 0 < block <= window and not by_lines:
             raise UserError(f"--context-window {window} must be below --tokens-per-sample {block}")
         with _following(max(shards, ranks)):
             result = stock(cfg, *args, **kwargs)

@@ -184,11 +184,13 @@ class TokenLoss(torch.autograd.Function):
 
 
 def _versions(soft: Any) -> list[int]:
-    """Count the changes of the tensors of a `targets.Target`; labels are copied instead."""
-    given = {} if soft is None else soft.given
-    return [
-        t._version for name, t in given.items() if not (name.endswith("label") or t.is_inference())
-    ]
+    """Count the changes of the tensors of a `targets.Target`; labels are copied instead.
+
+    A part of a buffer has the count of the buffer, whose other parts may change.
+    """
+    given = {} if soft is None else {n: t for n, t in soft.given.items() if not n.endswith("label")}
+    whole = (t for t in given.values() if t.nbytes == t.untyped_storage().nbytes())
+    return [t._version for t in whole if not t.is_inference()]
 
 
 def _scaled(total: Tensor | None, factor: Tensor | None, dtype: torch.dtype) -> Tensor | None:

@@ -149,7 +149,7 @@ def check_arguments(plan: LossPlan, leading: torch.Size) -> None:
                 f"without the last dimension, got {tuple(tensor.shape)} on {tensor.device}"
                 + ("; a weight per class is weight[target]" if per_class else "")
             )
-    if plan.weight is not None and plan.weight.requires_grad:
+    if torch.is_grad_enabled() and plan.weight is not None and plan.weight.requires_grad:
         raise ValueError("weight: a constant of the loss, without a gradient; pass weight.detach()")
     if plan.target.dtype != torch.int64:
         raise ValueError(f"target: expected dtype torch.int64, got {plan.target.dtype}")
@@ -158,18 +158,18 @@ def check_arguments(plan: LossPlan, leading: torch.Size) -> None:
 def check_head(head: AnyHead, own: bool, whole: bool) -> None:
     """Refuse shards, sizes that kernels would trust, and constants that no loss would train."""
     distributed: Any = sys.modules.get("torch.distributed.tensor")
-    sizes = {"weight": (head.num_classes, head.embed_dim), "bias": (head.num_classes,)}
-    for name, tensor in head.named_parameters() if whole else ():
-        if distributed and isinstance(tensor, distributed.DTensor):
+    sizes = {"weight": [head.num_classes, head.embed_dim], "bias": [head.num_classes]}
+    for name, tensor in head.named_parameters() if whole and distributed else ():
+        if isinstance(tensor, distributed.DTensor):
             raise ValueError(
                 f"{name} of the head is sharded (DTensor). If fully_shard wraps the head itself, "
                 "call head(features, target) instead of head.nll, which FSDP does not see; to "
                 "split a vocabulary over devices, use VocabularyParallel"
             )
-        if head.fused is not None and tensor.shape != (shape := sizes.get(name, tensor.shape)):
-            got = f"expected shape {shape}, got {tuple(tensor.shape)}"
-            raise ValueError(f"{name} of the head: {got}; for other sizes build another head")
-    for part in () if own else (head, head.pointwise):
+    for name, shape in sizes.items() if whole and not own else ():
+        if (t := head._parameters.get(name)) is not None and [*t.shape] != shape:
+            raise ValueError(f"{name}: expected shape {shape}, got {[*t.shape]}; build a new head")
+    for part in () if own or not torch.is_grad_enabled() else (head, head.pointwise):
         for name in part.constants or ():
             if getattr(getattr(part, name), "requires_grad", False):
                 constant = f"{name} of {layer_name(part)} is a constant, which no loss trains"

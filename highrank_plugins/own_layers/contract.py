@@ -64,7 +64,7 @@ def _state(head: Any, functions: list[object], numbers: bool) -> Iterator[Any]:
         functions += [f for c in classes for f in vars(c).values() if isinstance(f, FunctionType)]
         functions += [h for kind in HOOKS for h in getattr(part, kind).values()]
     yield tuple(map(id, functions))
-    yield tuple(p.requires_grad for p in head.parameters())
+    yield tuple((p.shape, p.requires_grad) for p in head.parameters())
     yield tuple(0 if b.is_inference() else b._version for b in head.buffers())
 
 

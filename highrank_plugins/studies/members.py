@@ -109,7 +109,8 @@ def member_key(study: Study, settings: Configuration, seeded: bool = True) -> st
     data = {name: files_digest(path) for name, path in named.items() if path}
     is_ours = study.recipe.parent == RECIPES
     script = "" if is_ours else (study.recipe / "run.sh").read_text(encoding="utf-8")
-    tables = [f for kind in ("corpus", "sizes") for f in study.recipe.glob(f"{kind}*.yaml")]
+    kinds = ("corpus",) if is_ours else ("corpus", "sizes")
+    tables = [f for kind in kinds for f in study.recipe.glob(f"{kind}*.yaml")]
     user_dir = settings.train.get("user_dir")
     configuration = plain_numbers(settings.blocks())
     if not seeded:

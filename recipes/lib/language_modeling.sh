@@ -20,7 +20,7 @@ open_language_model() {
         data=$(absolute "$data")
     fi
     if [[ -n ${word_pairs-} ]]; then
-        [[ $(find "$word_pairs" -maxdepth 1 -name '*.txt' 2>/dev/null) ]] || refuse "--word-pairs $word_pairs: no *.txt there"
+        [[ $(find -L "$word_pairs" -maxdepth 1 -name '*.txt' 2>/dev/null) ]] || refuse "--word-pairs $word_pairs: no *.txt there"
         word_pairs=$(absolute "$word_pairs")
     fi
     open_scored_run

@@ -188,7 +188,7 @@ def test_a_matrix_or_bias_of_another_size_is_refused(name, shape):
     setattr(head, name, torch.nn.Parameter(torch.zeros(shape)))
     features, target = make_features(3).float(), torch.tensor([0, 1, 2])
     for impl in ("cpp", "fused", "reference"):  # cpp wrote past the end of its chunk
-        with pytest.raises(ValueError, match=f"^{name} of the head: expected shape .*13"):
+        with pytest.raises(ValueError, match=f"^{name}: expected shape .*13"):
             head.nll(features, target, impl=impl)
 
 
