@@ -106,7 +106,7 @@ def test_a_process_is_watched_once_unless_the_limit_is_0(monkeypatch, tmp_path):
         (tmp_path / f"stall-000000000007-{number}").write_text("before a restart")
     heartbeat.guard(1)
     assert started == []
-    for wrong in ("10m", "nan", "-1", ""):
+    for wrong in ("10m", "nan", ""):
         monkeypatch.setenv(heartbeat.TIMEOUT, wrong)
         with pytest.raises(UserError, match=f"HIGHRANK_STALL_TIMEOUT={wrong}: expected a number"):
             heartbeat.guard(1)

@@ -125,9 +125,25 @@ ReadsOwnMatrix = define(
     Plain, {"proj": lambda: nn.Linear(SIZE, SIZE), "t": parameter},
     chunk_logits=lambda self, x, *_: linear(self.proj(x) * self.t, self.weight, self.bias),
 )  # fmt: skip
+
+
+class Factors(Softmax):
+    """Make the matrix in `tensors`, of parameters with other shapes."""
+
+    def __init__(self, *sizes, **options):
+        super().__init__(*sizes, **options)
+        self.weight = nn.Parameter(torch.randn(CLASSES, 2))
+        self.right = nn.Parameter(torch.randn(2, SIZE))
+
+    def tensors(self):
+        named = super().tensors()
+        return named | {"weight": named["weight"] @ named["right"]}
+
+
 COMPONENTS = {"components": 3}
 GATES = {"components": 4, "gate_dim": 3}
 RIGHT_STRUCTURES = [
+    made(Factors),
     made(ReadsOwnMatrix), made(DroppedFeatures), made(ContextsFromMatrix, **COMPONENTS),
     made(define(Head, {"maps": lambda: nn.ModuleList(nn.Linear(SIZE, SIZE) for _ in range(2))},
                 chunk_log_probs=two_lists)),

@@ -195,8 +195,11 @@ def test_a_matrix_or_bias_of_another_size_is_refused(name, shape):
 def test_a_constant_that_would_not_learn_is_refused():
     head = build_head("softcap", num_classes=CLASSES, feature_dim=4)
     head.pointwise.cap = torch.nn.Parameter(torch.tensor(30.0))  # had a gradient of 0
+    given = make_features(3).float(), torch.tensor([0, 1, 2])
     with pytest.raises(ValueError, match="cap of softcap is a constant, which no loss trains"):
-        head.nll(make_features(3).float(), torch.tensor([0, 1, 2]))
+        head.nll(*given)
+    with torch.no_grad():  # an evaluation asks for no gradient
+        assert head.nll(*given, weight=torch.ones(3, requires_grad=True)).loss.isfinite().all()
 
 
 def test_what_a_head_or_a_machine_lacks_is_named(monkeypatch):
