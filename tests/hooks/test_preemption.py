@@ -93,6 +93,7 @@ def test_a_stopped_update_is_kept_without_a_last_checkpoint(
 
 def test_a_stop_at_the_end_of_an_epoch_keeps_its_numbers(data, tmp_path, monkeypatch, caplog):
     options = {"batch_size": 8, "max_tokens": None, "max_update": 16}
+    caplog.set_level("INFO")
     stopped(data, tmp_path, monkeypatch, 8, **options)
     train(data, tmp_path, **options)
     found = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
@@ -103,6 +104,7 @@ def test_a_stop_at_the_end_of_an_epoch_keeps_its_numbers(data, tmp_path, monkeyp
 
 def test_a_start_from_a_named_checkpoint_says_how_to_resume(data, tmp_path, monkeypatch, caplog):
     """Each start of such a command begins there, whatever a stopped one has saved."""
+    caplog.set_level("INFO")  # commands that other tests call switch the log off
     words = ["--restore-file", last(tmp_path / "a"), "--reset-optimizer", "--reset-meters"]
     train(data, tmp_path / "a")
     assert "starts over" not in caplog.text
