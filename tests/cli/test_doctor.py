@@ -108,7 +108,7 @@ def test_all_kernels_are_tried_again(monkeypatch, tmp_path):
 
 
 def test_a_missing_compiler_is_named_and_hides_no_kernels_of_a_gpu(monkeypatch):
-    """Without a GPU nothing was tried, which is not well."""
+    """End with exit code 1 where no kernel could be tried."""
     monkeypatch.setenv("CXX", "no-such-compiler")
     monkeypatch.setattr(trust, "verdicts", {})
     monkeypatch.setattr(trust, "forget", lambda: None)

@@ -1,7 +1,10 @@
 """Requests that are refused in one line, with exit code 2, before anything is written."""
 
+from pathlib import Path
+
 import pytest
 
+from highrank_plugins.cli import options
 from highrank_plugins.cli.data import language_pair
 from highrank_plugins.studies.definition import RECIPES
 from tests.cli import refused
@@ -155,6 +158,14 @@ def test_no_control_character_is_written_into_a_batch_script(words, character, t
     words = ["launch", "--processes", "1", *words, *TRAIN.split()]
     said = refused("a batch script cannot have", *words, cwd=tmp_path)
     assert said.count("\n") == 1 and list(tmp_path.iterdir()) == []
+
+
+def test_output_may_be_a_device_where_no_file_can_be_made(monkeypatch, tmp_path):
+    monkeypatch.setattr(options.os, "access", lambda *given: False)  # as for others than root
+    for device in ("/dev/null", "/dev/stdout"):
+        options.require_file(Path(device))
+    with pytest.raises(ValueError, match="cannot be written; name another file"):
+        options.require_file(tmp_path / "new" / "file")
 
 
 def test_two_languages_are_split_at_the_comma():

@@ -110,8 +110,11 @@ def test_a_process_is_watched_once_unless_the_limit_is_0(monkeypatch, tmp_path):
         monkeypatch.setenv(heartbeat.TIMEOUT, wrong)
         with pytest.raises(UserError, match=f"HIGHRANK_STALL_TIMEOUT={wrong}: expected a number"):
             heartbeat.guard(1)
+    monkeypatch.setenv(heartbeat.TIMEOUT, "1e4")
+    heartbeat.guard(1)
+    monkeypatch.setattr(heartbeat, "_guard", None)
     monkeypatch.delenv(heartbeat.TIMEOUT)
     heartbeat.guard(1)
     heartbeat.guard(1)
-    assert started == [(1, 600.0)]
+    assert started == [(1, 1e4), (1, 600.0)]
     assert [path.name for path in tmp_path.iterdir()] == ["stall-000000000007-11"]

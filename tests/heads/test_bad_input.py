@@ -4,6 +4,7 @@ import math
 import operator
 import warnings
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -124,6 +125,7 @@ def test_wrong_options_and_tensors_are_refused_with_the_remedy(call, words):
 def test_layers_of_architectures_and_options_of_functions_build():
     capped = build_head("mos", **SIZES, components=2, pointwise="softcap", cap=15.0)
     assert (capped.components, capped.pointwise.cap) == (2, 15.0)
+    assert build_head("mos", **SIZES, locked_dropout=numpy.True_).locked_dropout is True
     both = build_head("mos_sigsoftmax", **SIZES, components=2)
     assert (type(both), type(both.pointwise).__name__) == (type(capped), "SigSoftmax")
     assert build_head("gss", **SIZES, k=2.0).pointwise.kernel_function.numbers[1] == 2.0

@@ -236,7 +236,7 @@ def test_ours_are_not_checked(monkeypatch):
 
 @pytest.mark.parametrize("package", [highrank_plugins, torch])
 def test_a_package_whose_name_begins_as_ours_is_not_ours(package):
-    """What it puts in the place of a method, a fused loss would leave out."""
+    """Recognise its code as the user's: a fused loss would leave a method of it out."""
     for name, right in (("", True), ("_tools", False)):
         scope = {}
         file = f"{Path(package.__file__).parent}{name}/scaled.py"
