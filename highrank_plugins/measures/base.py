@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 import torch
 from torch import Tensor
@@ -30,14 +30,6 @@ Found: TypeAlias = Mapping[str, Any]  # a result as stored in its JSON file
 Rows: TypeAlias = list[tuple[str, str]]
 # numbers for a line of the log, and values for histograms, by the names of docs/howto/monitoring.md
 Snapshot: TypeAlias = dict[str, float | Tensor]
-
-
-class CardTile(NamedTuple):
-    """Describe a number at the top of a card: its label, its value, and a note below."""
-
-    label: str
-    number: str
-    note: str
 
 
 class Measure:
@@ -90,10 +82,6 @@ class Measure:
     def rows(self, result: Any) -> Rows:
         """Return the lines of a card's table, a label and its value each; none: not on the card."""
         return []
-
-    def tile(self, result: Any) -> CardTile | None:
-        """Return the number of a result that a card shows at its top, if any."""
-        return None
 
     @classmethod
     def monitor(cls, batch: MonitoredBatch) -> Snapshot:

@@ -123,11 +123,6 @@ class DivergenceMeasure(base.ContextMeasure):
         shown = {name: mean for name, mean in means.items() if mean is not None}
         return [Bars({"": shown}, "Divergence of predictions", ("pairs", "nats"))]
 
-    def tile(self, result: Divergences) -> base.CardTile | None:
-        if result.all_pairs is None:
-            return None
-        return base.CardTile("divergence", f"{result.all_pairs:.3g}", "nats, of two predictions")
-
     def rows(self, result: Divergences) -> base.Rows:
         mean = f"{result.all_pairs:.4f} nats"  # cards take all pairs
         return [("contexts", f"{result.contexts:,}"), ("mean over all pairs", mean)]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from highrank_plugins.analysis.predictions import Band, perplexity_by_band, target_ranks
-from highrank_plugins.common.formatting import Bars, Figure, percent, short
+from highrank_plugins.common.formatting import Bars, Figure, percent
 from highrank_plugins.common.names import Score
 from highrank_plugins.measures import base
 
@@ -130,11 +130,6 @@ class PredictionMeasure(base.CollectingMeasure):
             levels = {"all tokens": result.perplexity}
             found.insert(0, Bars({"": drawn}, title, axes, "log", (1, None), levels))
         return found
-
-    def tile(self, result: Predictions) -> base.CardTile:
-        note, unigram = f"of {result.tokens:,} tokens", result.unigram_perplexity
-        note += "" if unigram is None else f"; a unigram model: {short(unigram)}"
-        return base.CardTile("perplexity", short(result.perplexity), note)
 
     def rows(self, result: Predictions) -> base.Rows:
         bands = {f"{_name(band)} times in training": band for band in result.bands}

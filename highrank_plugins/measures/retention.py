@@ -88,9 +88,6 @@ class RetentionMeasure(base.CollectingMeasure):
         series = {"batch": (result.first, result.batches)}
         return [Lines(series, title, ("token", "‖G P‖ / ‖G‖"), ends=(0, 1))]
 
-    def tile(self, result: Retention) -> base.CardTile:
-        return base.CardTile("gradient retained", percent(result.whole), "of the logits' norm")
-
     def rows(self, result: Retention) -> base.Rows:
         return [
             ("tokens", f"{result.tokens:,}"),

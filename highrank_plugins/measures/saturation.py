@@ -79,10 +79,6 @@ class SaturationMeasure(base.WeightMeasure):
         title = "Divergence of the spectrum of W from a flat one"
         return [Lines(series, title, ("updates", "log d − H, nats"))]
 
-    def tile(self, result: Saturation) -> base.CardTile:
-        note = f"of {len(result.singular_values):,}, Press, float64"
-        return base.CardTile("rank of W", f"{result.press_rank:,}", note)
-
     def rows(self, result: Saturation) -> base.Rows:
         return [
             ("matrix", f"{result.shape[0]:,} words × {result.shape[1]:,} dimensions"),

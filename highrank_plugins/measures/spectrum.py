@@ -116,10 +116,6 @@ class SpectrumMeasure(base.TextMeasure):
         shape = result.contexts, result.words
         return [spectrum_figure(result.singular_values, shape, result.dtype, title)]
 
-    def tile(self, result: LogProbSpectrum) -> base.CardTile:
-        note = f"Press; at most {softmax_rank(self.words.head):,} for a softmax of this width"
-        return base.CardTile("rank of log P", f"{result.press_rank:,}", note)
-
     def rows(self, result: LogProbSpectrum) -> base.Rows:
         return [
             ("matrix", f"{result.contexts:,} contexts × {result.words:,} words"),

@@ -74,11 +74,6 @@ class UnargmaxableMeasure(base.WeightMeasure):
         shares = {"can be predicted": result.total - result.count, "never": result.count}
         return [Bars({"": shares}, "Words that can be on top", ("", "words"))]
 
-    def tile(self, result: Unargmaxable) -> base.CardTile | None:
-        if result.count is None:
-            return None
-        return base.CardTile("unargmaxable", f"{result.count:,}", f"of {result.total:,} words")
-
     def rows(self, result: Unargmaxable) -> base.Rows:
         if result.count is None:
             return []

@@ -135,8 +135,6 @@ def check_shown(measure, result):
     assert not rows or (measure.title and measure.about)
     for figure in measure.figures(result):
         assert isinstance(figure, Lines | Bars) and figure.title
-    tile = measure.tile(result)
-    assert tile is None or all(tile)
     scores = measure.scores(found, "test")
     assert all(score.signature for score in scores.values())
 

@@ -188,8 +188,8 @@ def test_predictions_equal_those_of_the_whole_matrix(case):
     counts = text.bincount(minlength=words).double()
     nats = ((len(text) + words) / (counts[target] + 1)).log().mean()
     assert found.unigram_perplexity == pytest.approx(nats.exp().item())
-    note = card.sections["predictions"].tile.note
-    assert f"a unigram model: {found.unigram_perplexity:.3g}" in note
+    rows = dict(card.sections["predictions"].rows)
+    assert rows["perplexity of a unigram model"] == f"{found.unigram_perplexity:,.2f}"
 
 
 def test_every_measure_has_the_result_of_its_command_and_parameters_are_counted_once(case):
@@ -207,7 +207,6 @@ def test_every_measure_has_the_result_of_its_command_and_parameters_are_counted_
     head, spectrum = built.text.head, card.sections["spectrum"]
     most = head.embed_dim + 1 + (head.bias is not None)
     assert dict(spectrum.rows)["at most, for a softmax of this width"] == f"{most}"
-    assert f"at most {most} for a softmax" in spectrum.tile.note
     projection = built.model.decoder.output_projection
     if (slopes := card.results["components"].slopes) is not None:
         histogram = card.sections["components"].figures[-1]

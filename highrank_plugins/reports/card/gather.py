@@ -44,7 +44,6 @@ class Section(NamedTuple):
     result: Any
     tokens: int | None = None  # that were measured, of a text
     rows: Sequence[tuple[str, str]] = ()  # none: the result does not apply to the layer
-    tile: base.CardTile | None = None
     figures: Sequence[Figure] = ()
 
 
@@ -179,9 +178,10 @@ def _section(
         result = _attempt(lambda: measure.measure(words))
     if isinstance(measure, Absent) or isinstance(result, Absent):
         return Section(kind.title, kind.about, result)
-    rows, tile = measure.rows(result), measure.tile(result)
     figures = [figure for figure in measure.figures(result) if _values(figure) > 2]
-    return Section(measure.title, measure.about, result, tokens, rows, tile, figures)
+    return Section(
+        measure.title, measure.about, result, tokens, measure.rows(result), figures
+    )
 
 
 def _values(figure: Figure) -> int:
