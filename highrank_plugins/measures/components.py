@@ -23,10 +23,10 @@ from highrank_plugins.analysis.components import (
 )
 from highrank_plugins.common.formatting import Bars, Figure, Lines
 from highrank_plugins.common.names import layer_name
+from highrank_plugins.heads import Head
 from highrank_plugins.heads.pointwise import PLIF
 from highrank_plugins.heads.random_state import RandomState
 from highrank_plugins.measures import base
-from highrank_plugins.measures.spectrum import gates_of_nothing
 
 MONITORED_TOKENS = 64  # tokens of a training batch to measure, if weights depend on the class
 CARD_ENDS = (10, 100, 1000)  # ends of the groups of frequent words on a card
@@ -277,6 +277,11 @@ class ComponentMeasure(base.TextMeasure):
             snapshot[f"gate_entropy_{name}"] = group.entropy
             snapshot[f"gate_largest_{name}"] = group.largest
         return snapshot
+
+
+def gates_of_nothing(head: Head) -> Tensor | None:
+    """Return gates [0, K, S + 1] without tokens, whose shape has the number of classes, or None."""
+    return head.class_gates(head.weight.new_zeros(0, head.feature_dim), head.tensors())
 
 
 def _mean_gates(parts: list[tuple[int, list[GateSharpness]]]) -> list[GateSharpness]:

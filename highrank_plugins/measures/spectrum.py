@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from highrank_plugins.analysis import spectrum as spectra
 from highrank_plugins.analysis.predictions import refuse_rows
 from highrank_plugins.common.formatting import Figure, Lines, short
 from highrank_plugins.common.names import Score
-from highrank_plugins.heads import Head
 from highrank_plugins.measures import base
 
 POINTS = 400  # points of a curve
@@ -117,37 +115,17 @@ class SpectrumMeasure(base.TextMeasure):
         return [spectrum_figure(result.singular_values, shape, result.dtype, title)]
 
     def rows(self, result: LogProbSpectrum) -> base.Rows:
+        head = self.words.head
+        most = min(head.num_classes, head.embed_dim + 1 + (head.bias is not None))
         return [
             ("matrix", f"{result.contexts:,} contexts × {result.words:,} words"),
             (f"Press rank, {result.dtype}", f"{result.press_rank:,}"),
-            *_bounds(self.words.head),
+            ("at most, for a softmax of this width", f"{most:,}"),
             *((f"ε-rank, {eps}", f"{rank:,}") for eps, rank in result.effective_rank.items()),
             *decay_rows(result.spectral_entropy, result.spectral_decay, result.singular_values),
             ("noise below", short(result.smallest_reliable)),
             ("lost to <s> and <pad>", f"{short(result.impossible_nats)} nats a token"),
         ]
-
-
-def softmax_rank(head: Head) -> int:
-    """Return the largest rank of log P of a softmax with this layer's matrix and bias."""
-    return min(head.num_classes, head.embed_dim + 1 + (head.bias is not None))
-
-
-def _bounds(head: Head) -> base.Rows:
-    """Return the largest ranks of a softmax, and of a layer in which some classes have gates."""
-    most = softmax_rank(head)
-    rows = [("at most, for a softmax of this width", f"{most:,}")]
-    gates = gates_of_nothing(head)
-    if gates is not None and head.pointwise.is_identity:  # the other classes share the last gate
-        own = gates.size(-1) - 1
-        bound = f"{min(head.num_classes, most + own):,}, by {own:,} words with gates of their own"
-        rows.append(("at most, for this layer", bound))
-    return rows
-
-
-def gates_of_nothing(head: Head) -> Tensor | None:
-    """Return gates [0, K, S + 1] without tokens, whose shape has the number of classes, or None."""
-    return head.class_gates(head.weight.new_zeros(0, head.feature_dim), head.tensors())
 
 
 def decay_rows(entropy: float, decay: float | None, values: Sequence[float]) -> base.Rows:

@@ -79,9 +79,6 @@ def test_every_measure_runs(name, case):
         found = take_snapshot(words.head, make_features(TOKENS), torch.arange(TOKENS) % CLASSES)
         assert {"spectral_entropy", "gradient_retention"} <= found.keys()
         assert ("component_entropy" in found) == (case.head in ("moc", "mos", "mixtape"))
-    if name == "spectrum" and case.head == "mixtape":
-        bound = int(dict(measure.rows(whole))["at most, for this layer"].split(",")[0])
-        assert 1 < whole.press_rank <= bound <= CLASSES
 
 
 def test_perplexities_are_shown_of_counted_words_and_fifty_tokens():
