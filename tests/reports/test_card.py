@@ -303,7 +303,7 @@ def test_the_command_writes_a_page_and_its_numbers(arch, mt_data, tmp_path):
     assert done.exit_code == 0, done.output
     found = json.loads(numbers.read_text())
     assert found["identity"]["split"] == "test" and found["measures"]["predictions"]["tokens"] == 40
-    training, trunk = (found["configuration"][part] for part in ("training", "trunk"))
+    training, model = (found["configuration"][part] for part in ("training", "model"))
     assert training["updates"] == 3 and training["lr"] == [0.005]
-    assert trunk["decoder_embed_dim"] == 32 and found["identity"]["arch"] == arch
+    assert model["decoder_embed_dim"] == 32 and found["identity"]["arch"] == arch
     assert arch in Page(page.read_text()).text

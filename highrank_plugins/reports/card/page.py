@@ -28,11 +28,6 @@ class Absent:
     reason: str
 
 
-# options of the trunk that a card shows; fairseq stores hundreds
-_TRUNK = re.compile(
-    "(en|de)coder_(layers|.*(dim|size|heads|normalize_before))|share_.*embed.*|activation_fn"
-    "|(attention_|activation_)?dropout[ihe]?|wdrop"
-)
 _TRAINING = {
     "task": ("_name", "source_lang", "target_lang", "tokens_per_sample", "bptt"),
     "criterion": ("_name", "label_smoothing", "ar_alpha", "tar_beta"),
@@ -45,7 +40,7 @@ _TRAINING = {
 
 
 def describe(loaded: LoadedModel) -> dict[str, Any]:
-    """Return options of head, trunk and training; `model` has all that fairseq stored."""
+    """Return options of head and training, and all of the model that fairseq stored."""
     from omegaconf import OmegaConf
 
     plain = OmegaConf.to_container(
@@ -54,12 +49,10 @@ def describe(loaded: LoadedModel) -> dict[str, Any]:
     stored = cast("dict[str, Any]", plain)  # OmegaConf's own type allows lists and text, too
     # fairseq's models and optimizers without a dataclass have a Namespace
     blocks = {name: vars(b) if isinstance(b, Namespace) else b for name, b in stored.items()}
-    model = {name: value for name, value in sorted(blocks["model"].items()) if _is_said(value)}
     return {
         "head": describe_head(loaded.head),
-        "trunk": {name: value for name, value in model.items() if _TRUNK.fullmatch(name)},
         "training": _training(loaded, blocks),
-        "model": model,
+        "model": {name: of for name, of in sorted(blocks["model"].items()) if _is_said(of)},
     }
 
 
