@@ -31,8 +31,6 @@ from highrank_plugins.measures import base
 MONITORED_TOKENS = 64  # tokens of a training batch to measure, if weights depend on the class
 CARD_ENDS = (10, 100, 1000)  # ends of the groups of frequent words on a card
 ROWS = 16  # tokens whose logits are looked up in PLIF's cells together
-BINS, STEEPEST = 24, 4.0  # bins of the histogram of slopes, and the largest start of the last bin
-
 
 _ABOUT = {
     "Gates": "Frequent words have gates of their own; the others share one. A gate gives a word's "
@@ -212,14 +210,6 @@ class ComponentMeasure(base.TextMeasure):
             series: dict[str, Any] = {name: result.curve, "identity": (ends, ends)}
             axes = "z", "f(z) − f(0)"
             found.append(Lines(series, "Pointwise function", axes, dashed=("identity",)))
-        slopes = self.words.head.pointwise.slopes()
-        if result.slopes is not None and slopes is not None:
-            top = min(STEEPEST, float(slopes.max()))
-            edges = torch.linspace(0, top, BINS + 1, dtype=torch.float64)
-            counts = torch.histogram(slopes.double().clamp(max=top).cpu(), edges).hist.tolist()
-            starts = (f"{edge:.2f}" for edge in edges.tolist())
-            cells = {"": dict(zip(starts, counts, strict=False))}
-            found.append(Bars(cells, "Slopes", ("slope from", "number of cells")))
         return found
 
     def rows(self, result: Components) -> base.Rows:
