@@ -212,8 +212,7 @@ def _report(
     """Print and write the results, and draw the first figure."""
     shown = {}
     for name, measure in made.items():
-        seed = {"seed": measure.seed} if hasattr(measure, "seed") else {}
-        values = seed | plain(found[name])
+        values = plain(found[name])
         shown[name] = {key: v for key, v in values.items() if key not in measure.hidden}
         if output is not None:
             path = output if len(made) == 1 else output / f"{name.replace('-', '_')}.json"

@@ -58,11 +58,10 @@ class DivergenceMeasure(base.ContextMeasure):
         pairs: Annotated[
             int | Literal["all"], "Pairs of contexts to draw, with replacement; all: exact mean."
         ] = 10_000,
-        seed: Annotated[int, "Random seed of the drawn pairs."] = 0,
     ) -> None:
         if pairs != "all" and pairs < 2:
             raise ValueError(f"--pairs {pairs}: must be at least 2, for a standard error")
-        self.pairs, self.seed = pairs, seed
+        self.pairs = pairs
 
     @classmethod
     def for_card(cls, words: base.Words) -> Self:
@@ -101,7 +100,7 @@ class DivergenceMeasure(base.ContextMeasure):
         if self.pairs == "all":
             own, its = (reduce(add, [sums for *_, sums in parts]) for parts in both)
             return Divergences(len(x), None, divergence.mean_kld_of_sums(own, its), None)
-        first, second = divergence.drawn_pairs(len(x), len(y), self.pairs, self.seed)
+        first, second = divergence.drawn_pairs(len(x), len(y), self.pairs, seed=0)
         sampled = _mean_of(self.words.head, x, first, other.words.head, y, second)
         return Divergences(len(x), sampled, None, None)
 

@@ -16,20 +16,17 @@ from highrank_plugins.measures import base
 
 NUMBERS = 2**24  # logits held in memory at a time
 MONITORED_TOKENS, MONITORED_NUMBERS = 64, 2**22  # limits for a batch in training
-QUANTILES = (0.05, 0.5, 0.95)
 
 
 @dataclass(frozen=True)
 class Retention:
     """Hold ‖G P‖ / ‖G‖ of the gradient G of the logits, see `gradient_retention`.
 
-    whole: of all tokens together. quantiles: of single logit vectors. batches: of each batch.
-    first: the first token of each.
+    whole: of all tokens together. batches: of each batch. first: the first token of each.
     """
 
     tokens: int
     whole: float
-    quantiles: dict[str, float]
     batches: list[float]
     first: list[int]
 
@@ -55,7 +52,7 @@ class RetentionMeasure(base.CollectingMeasure):
         self._to_basis = column_space(words.head.weight).to_basis
 
     def seen(self, block: base.Block) -> Sequence[Tensor]:
-        """Return first token, number, ‖G P‖² and ‖G‖² of a batch [1, 4], and ratios of rows."""
+        """Return first token, number, ‖G P‖² and ‖G‖² of a batch [1, 4]."""
         kept, whole = retained_by_head(
             block.head, self._to_basis, block.features, block.target, NUMBERS
         )
@@ -63,16 +60,13 @@ class RetentionMeasure(base.CollectingMeasure):
         if not total > 0:
             raise ValueError(f"batch at token {block.first}: the gradient of the logits is {total}")
         batch = block.first, len(block.target), float(kept.sum()), total
-        ratios = (kept / whole)[whole > 0].cpu()  # zero rows have no ratio
-        return torch.tensor([batch], dtype=torch.float64), ratios
+        return (torch.tensor([batch], dtype=torch.float64),)
 
     def merge(self, parts: Sequence[Sequence[Tensor]]) -> Retention:
-        found, ratios = self.joined(parts)
-        batches, ratios = found.tolist(), ratios.sqrt().sort().values
+        batches = self.joined(parts)[0].tolist()
         return Retention(
             tokens=int(sum(count for _, count, _, _ in batches)),
             whole=math.sqrt(sum(b[2] for b in batches) / sum(b[3] for b in batches)),
-            quantiles={f"{q:g}": float(ratios[round(q * (len(ratios) - 1))]) for q in QUANTILES},
             batches=[math.sqrt(kept / whole) for _, _, kept, whole in batches],
             first=[int(first) for first, _, _, _ in batches],
         )
@@ -89,14 +83,7 @@ class RetentionMeasure(base.CollectingMeasure):
         return [Lines(series, title, ("token", "‖G P‖ / ‖G‖"), ends=(0, 1))]
 
     def rows(self, result: Retention) -> base.Rows:
-        return [
-            ("tokens", f"{result.tokens:,}"),
-            ("of all together", percent(result.whole)),
-            *(
-                (f"{100 * float(q):g} % of the logit vectors have less than", percent(value))
-                for q, value in result.quantiles.items()
-            ),
-        ]
+        return [("tokens", f"{result.tokens:,}"), ("of all together", percent(result.whole))]
 
     @classmethod
     def monitor(cls, batch: base.MonitoredBatch) -> base.Snapshot:
