@@ -126,16 +126,8 @@ class WordSimilarityMeasure(base.WeightMeasure):
         found = {
             name: word_similarity(words.head.weight, rows, some) for name, some in pairs.items()
         }
-        unknown = {}
-        for name, (spearman, used, missing) in found.items():
-            if spearman is None and used > 1:
-                unknown[name] = f"no correlation; all {used} scores, or all cosines, are equal"
-            elif spearman is None:
-                known = ", ".join(map(repr, list(rows)[:5]))
-                unknown[name] = (
-                    f"no correlation; {missing} of {used + missing} pairs have a word without a "
-                    f"vector. The dictionary has words such as {known}"
-                )
+        none = "no correlation; {1} pairs used, {2} have a word without a vector"
+        unknown = {name: none.format(*of) for name, of in found.items() if of.spearman is None}
         return Similarities(found, unknown)
 
     @classmethod

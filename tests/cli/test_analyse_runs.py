@@ -179,9 +179,8 @@ def test_word_similarity_is_the_rank_correlation_of_words_with_vectors(softmax, 
     done = highrank(*words)
     found = json.loads(done.stdout)
     assert found["benchmarks"][str(file)] == {"spearman": None, "used": 0, "missing": 1}
-    assert "pairs.txt: no correlation; 1 of 1 pairs have a word without a vector" in done.stderr
-    file.write_text("cat dog 3\ncat tree 3\n")
-    assert "no correlation; all 2 scores, or all cosines, are equal" in highrank(*words).stderr
+    said = "pairs.txt: no correlation; 0 pairs used, 1 have a word without a vector"
+    assert said in done.stderr
 
 
 def test_unargmaxable_names_planted_words_unless_the_layer_is_a_mixture(mt_data, mos, tmp_path):
