@@ -32,17 +32,6 @@ MONITORED_TOKENS = 64  # tokens of a training batch to measure, if weights depen
 CARD_ENDS = (10, 100, 1000)  # ends of the groups of frequent words on a card
 ROWS = 16  # tokens whose logits are looked up in PLIF's cells together
 
-_ABOUT = {
-    "Gates": "Frequent words have gates of their own; the others share one. A gate gives a word's "
-    "weights π of the K contexts: their entropy is 0 where a word has one context, and log K where "
-    "it mixes all alike.",
-    "Components": "The entropy of the weights π is 0 where a token has one component, and log K "
-    "where all have the same weight. The entropy of their mean is 0 if all tokens have the same "
-    "component: a collapse.",
-    "Pointwise function": "The curve is shifted to f(0) = 0.",
-}
-
-
 @dataclass(frozen=True)
 class Components:
     """Hold measures of a layer's parts; a part that it does not have is None.
@@ -86,7 +75,12 @@ class ComponentMeasure(base.TextMeasure):
     Mixtape is slow: pass --tokens 2000.
     """
 
-    title = "Components and pointwise function"
+    title = "Components, gates and pointwise function"
+    about = (
+        "The entropy of weights π is 0 where a token, or a word by its gate, has one component, and "
+        "log K where all have the same weight. The entropy of their mean is 0 if all tokens have "
+        "the same component: a collapse. The curve is shifted to f(0) = 0."
+    )
     hidden = ("curve",)
     card_tokens = 512
 
@@ -170,8 +164,6 @@ class ComponentMeasure(base.TextMeasure):
         if not head.pointwise.is_identity:
             z, f = pointwise_curve(deepcopy(head.pointwise).cpu())
             curve = z.tolist(), f.tolist()
-        said = {"Gates": gates, "Components": priors, "Pointwise function": curve}
-        found = {name: _ABOUT[name] for name, own in said.items() if own}
         tokens, use = sum(sum(part.tokens) for part in parts), None
         if visited := [part.visited for part in parts if part.visited is not None]:
             ppls = (math.exp(sum(part.nll[i] for part in parts) / tokens) for i in (0, 1))
@@ -179,7 +171,6 @@ class ComponentMeasure(base.TextMeasure):
             slopes, first = head.pointwise.slopes(), self._new.slopes()
             if self.words.first and slopes is not None and first is not None:
                 use = use._replace(moved=float((slopes - first).square().mean().sqrt()))
-        self.title, self.about = " and ".join(found).capitalize(), " ".join(found.values())
         return Components(
             tokens=tokens,
             prior=component_use(torch.cat(priors)) if priors else None,
