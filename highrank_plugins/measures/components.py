@@ -49,12 +49,15 @@ class Components:
 
 
 class SlopeUse(NamedTuple):
-    """Hold what a text meets of PLIF's cells, and what it loses without the learnt slopes."""
+    """Hold what a text meets of PLIF's cells, and what it loses without the learnt slopes.
+
+    It is known of a run that drew its slopes itself.
+    """
 
     visited: float  # share of the cells in which some logit lies
     ppl: float
-    ppl_untrained: float  # with the first slopes of the run, or with others drawn as those
-    moved: float | None = None  # root mean square distance from the first slopes of the run
+    ppl_untrained: float  # with the first slopes of the run
+    moved: float  # root mean square distance from the first slopes of the run
 
 
 class _Seen(NamedTuple):
@@ -115,17 +118,12 @@ class ComponentMeasure(base.TextMeasure):
                 f"{layer_name(words.head)} has none"
             )
         head, visited = words.head, None
-        if isinstance(head.pointwise, PLIF) and (head.has_logits or head.mixes):
+        is_read = isinstance(head.pointwise, PLIF) and (head.has_logits or head.mixes)
+        if words.first is not None and is_read:
             visited = torch.zeros(head.pointwise.knots, dtype=torch.bool)
+            first: Any = words.first().pointwise
+            self._first = first.to(head.pointwise.slope_logits)
         self._seen = _Seen([], [], visited, [0.0, 0.0], [])
-        if visited is not None:
-            if words.first is not None:
-                self._new = words.first().pointwise.to(head.pointwise.slope_logits)
-                return
-            self._new = deepcopy(head.pointwise)
-            with torch.random.fork_rng():
-                torch.manual_seed(1)
-                self._new.reset_parameters()
 
     @torch.no_grad()
     def observe(self, block: base.Block) -> None:
@@ -144,12 +142,12 @@ class ComponentMeasure(base.TextMeasure):
     def _visit(self, block: base.Block, visited: Tensor) -> None:
         """Mark the cells of a block's logits, and add the losses of its tokens."""
         head, own, f = block.head, block.head.tensors(), block.head.pointwise
-        new = {f"pointwise.{name}": t for name, t in self._new.tensors().items()}
+        first = {f"pointwise.{name}": t for name, t in self._first.tensors().items()}
         for x, y in zip(block.features.split(ROWS), block.target.split(ROWS), strict=True):
             z = head.chunk_logits(x, own, RandomState()).double()
             at = ((z + f.bound) / f.cell_width).clamp(0, f.knots - 1).long().unique()
             visited[at.cpu()] = True
-            for i, tensors in enumerate((own, own | new)):
+            for i, tensors in enumerate((own, own | first)):
                 loss, *_ = head.chunk_nll(x, y, tensors, RandomState(), False)
                 self._seen.nll[i] += float(loss.sum())
 
@@ -162,15 +160,15 @@ class ComponentMeasure(base.TextMeasure):
         gates = [found for part in parts for found in part.gates]
         curve = None
         if not head.pointwise.is_identity:
-            z, f = pointwise_curve(deepcopy(head.pointwise).cpu())
-            curve = z.tolist(), f.tolist()
+            z, fz = pointwise_curve(deepcopy(head.pointwise).cpu())
+            curve = z.tolist(), fz.tolist()
         tokens, use = sum(sum(part.tokens) for part in parts), None
         if visited := [part.visited for part in parts if part.visited is not None]:
             ppls = (math.exp(sum(part.nll[i] for part in parts) / tokens) for i in (0, 1))
-            use = SlopeUse(float(torch.stack(visited).any(0).double().mean()), *ppls)
-            slopes, first = head.pointwise.slopes(), self._new.slopes()
-            if self.words.first and slopes is not None and first is not None:
-                use = use._replace(moved=float((slopes - first).square().mean().sqrt()))
+            f: Any = head.pointwise
+            moved = (f.slopes() - self._first.slopes()).square().mean().sqrt()
+            share = torch.stack(visited).any(0).double().mean()
+            use = SlopeUse(float(share), *ppls, moved=float(moved))
         return Components(
             tokens=tokens,
             prior=component_use(torch.cat(priors)) if priors else None,
@@ -224,8 +222,7 @@ class ComponentMeasure(base.TextMeasure):
         if (found := result.slope_use) is not None:
             value = f"{found.ppl:.2f}; with untrained slopes {found.ppl_untrained:.2f}"
             rows += [("cells visited", f"{found.visited:.2%}"), ("ppl of these tokens", value)]
-            if found.moved is not None:
-                rows.append(("slopes moved from their start by", f"{found.moved:.3f} (rms)"))
+            rows.append(("slopes moved from their start by", f"{found.moved:.3f} (rms)"))
         if result.curve is not None and not rows:
             rows.append(("function", layer_name(self.words.head.pointwise)))
         return rows
