@@ -22,7 +22,6 @@ OVERSHOOT, PUSH = 1.5, 0.01  # shares of the gap to the best rival, and of the d
 def unargmaxable(
     weight: Tensor,
     bias: Tensor | None = None,
-    bound: float | None = None,
     progress: Progress = silent,
 ) -> Tensor:
     """Return classes c for which no h has w_c·h + b_c > w_j·h + b_j for all j ≠ c (Grivas 2022).
@@ -34,23 +33,18 @@ def unargmaxable(
 
     Args:
         weight: [M, d]; bias: [M].
-        bound: only |h_i| ≤ bound counts (1 for the output of an LSTM); default all of R^d.
     Returns:
         class ids, ascending, int64.
     """
-    wide, offsets = _checked(weight, bias, bound)
+    wide, offsets = _checked(weight, bias)
     at_once = max(1, 2**22 // len(wide))  # contexts whose logits [n, M] are in memory
-    walked = [
-        _walk(wide, offsets, classes, bound) for classes in torch.arange(len(wide)).split(at_once)
-    ]
+    walked = [_walk(wide, offsets, classes) for classes in torch.arange(len(wide)).split(at_once)]
     undecided = progress(torch.cat(walked).tolist(), "linear programs")
-    found = [c for c in undecided if top_margin(wide, offsets, [c], bound) <= NOISE]
+    found = [c for c in undecided if top_margin(wide, offsets, [c]) <= NOISE]
     return torch.tensor(found, dtype=torch.int64)
 
 
-def unargmaxable_classes(
-    head: Head, bound: float | None = None, progress: Progress = silent
-) -> Tensor:
+def unargmaxable_classes(head: Head, progress: Progress = silent) -> Tensor:
     """Apply `unargmaxable` to a softmax whose pointwise function keeps the order of logits."""
     if not ranks_linearly(head):
         raise ValueError(
@@ -59,7 +53,7 @@ def unargmaxable_classes(
             "increase (is_increasing)"
         )
     bias = None if head.bias is None else head.bias.detach()
-    return unargmaxable(head.weight.detach(), bias, bound, progress)
+    return unargmaxable(head.weight.detach(), bias, progress)
 
 
 def ranks_linearly(head: Head) -> bool:
@@ -67,9 +61,7 @@ def ranks_linearly(head: Head) -> bool:
     return head.linear_logits and head.pointwise.is_increasing
 
 
-def _checked(weight: Tensor, bias: Tensor | None, bound: float | None) -> tuple[Tensor, Tensor]:
-    if bound is not None and not 0 < bound < math.inf:
-        raise ValueError(f"bound must be a number above 0, got {bound}")
+def _checked(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
     wide = weight.detach().double().cpu()
     offsets = torch.zeros(len(wide)) if bias is None else bias.detach().cpu()
     if not (wide.isfinite().all() and offsets.isfinite().all()):
@@ -77,11 +69,10 @@ def _checked(weight: Tensor, bias: Tensor | None, bound: float | None) -> tuple[
     return wide, offsets.double()
 
 
-def _walk(weight: Tensor, offsets: Tensor, classes: Tensor, bound: float | None) -> Tensor:
+def _walk(weight: Tensor, offsets: Tensor, classes: Tensor) -> Tensor:
     """Return the `classes` for which a search of `STEPS` steps finds no h where they win."""
     h = weight[classes]
     for _ in range(STEPS):
-        h = h if bound is None else h.clamp(-bound, bound)
         logits = h @ weight.t() + offsets
         rounding = ROUNDING * logits.abs().amax(1)
         own = logits.gather(1, classes.unsqueeze(1)).squeeze(1)
@@ -99,7 +90,6 @@ def reach(
     bias: Tensor | None,
     order: Sequence[int],
     levels: Tensor | None = None,
-    bound: float | None = None,
 ) -> tuple[int, int | None]:
     """Return the largest m ≤ len(order) for which each of the sets order[:1] … order[:m] can lead.
 
@@ -110,19 +100,18 @@ def reach(
     Args:
         weight: [M, d]; bias: [M]; order: different classes, fewer than M.
         levels: log-probabilities of `order`, descending.
-        bound: only |h_i| ≤ bound counts; default all of R^d.
     """
-    wide, offsets = _checked(weight, bias, bound)
+    wide, offsets = _checked(weight, bias)
     given = -torch.arange(float(len(order))) if levels is None else levels
     exact, beyond = 0, len(order) + 1  # what has the differences contains fewer that have them
     while beyond - exact > 1:
         m = min(2 * exact or 1, (exact + beyond) // 2)
-        if top_margin(wide, offsets, order[:m], bound, given[:m]) > NOISE:
+        if top_margin(wide, offsets, order[:m], given[:m]) > NOISE:
             exact = m
         else:
             beyond = m
     sets = exact  # in this order, so that all smaller sets lead, too
-    while sets < len(order) and top_margin(wide, offsets, order[: sets + 1], bound) > NOISE:
+    while sets < len(order) and top_margin(wide, offsets, order[: sets + 1]) > NOISE:
         sets += 1
     return sets, None if levels is None else exact
 
@@ -131,23 +120,22 @@ def top_margin(
     weight: Tensor,
     offsets: Tensor,
     chosen: Sequence[int],
-    bound: float | None = None,
     levels: Tensor | None = None,
 ) -> float:
     """Return how far the chosen classes can exceed all others: above `NOISE` if they can.
 
     HiGHS solves the linear program of `_solved` with the others that need it. Those that exceed θ
     are added until none does (cutting planes), or the margin is known to be positive. Rows are
-    relative to the mean of the chosen ones and divided by the longest, and without a bound
+    relative to the mean of the chosen ones and divided by the longest, and without levels
     biases by the largest one, so that δ has no unit.
     """
     rows, gaps = weight - weight[chosen].mean(0), offsets - offsets[chosen].mean()
     others = np.setdiff1d(np.arange(len(weight)), chosen)
     longest = float(rows[others].norm(dim=1).max()) or 1.0  # all rows, or biases, may be the same
-    is_fixed = bound is not None or levels is not None
+    is_fixed = levels is not None
     unit = longest if is_fixed else float(gaps[others].abs().max()) or 1.0
     logits_of = torch.column_stack([rows / longest, gaps / unit]).numpy()  # [M, d + 1], of (x, t)
-    box = bound if bound is not None else math.inf if is_fixed else 1.0
+    box = math.inf if is_fixed else 1.0
     limits = [(-box, box)] * rows.size(1) + [(float(is_fixed), 1.0), (-math.inf, math.inf)]
     limits.append((-math.inf, math.inf if levels is None else 1 / longest))
     given = None if levels is None else (levels - levels[-1]).double().numpy() / longest
@@ -180,9 +168,8 @@ def _solved(
         maximise δ subject to w_i·x + b_i t ≥ θ + δ for chosen i, w_j·x + b_j t ≤ θ for all others,
         |x_k| ≤ 1, 0 ≤ t ≤ 1
 
-    has an optimum above 0: it is homogeneous in (x, t), so that the box excludes nothing. With a
-    bound on features, |x_k| ≤ bound and t = 1. With `given` levels, t = 1, the chosen logits have
-    exactly these differences, and δ ≤ 1 nat.
+    has an optimum above 0: it is homogeneous in (x, t), so that the box excludes nothing. With
+    `given` levels, t = 1, the chosen logits have exactly these differences, and δ ≤ 1 nat.
     """
     from scipy.optimize import linprog
 

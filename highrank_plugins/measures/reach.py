@@ -49,13 +49,10 @@ class ReachMeasure(base.ContextMeasure):
         self,
         contexts: Annotated[int, "Number of contexts, evenly spaced in the text."] = 20,
         most: Annotated[int, "Stop at this many words."] = 64,
-        bound: Annotated[
-            float | None, "Largest |feature|: 1 for the output of an LSTM. Default: no bound."
-        ] = None,
     ) -> None:
         if contexts < 1 or most < 1:
             raise ValueError(f"--contexts {contexts}, --most {most}: must be at least 1")
-        self.contexts, self.most, self.bound = contexts, most, bound
+        self.contexts, self.most = contexts, most
 
     @torch.no_grad()
     def compare(
@@ -78,7 +75,7 @@ class ReachMeasure(base.ContextMeasure):
             )
             levels = top.values if head.pointwise.is_identity else None
             order = top.indices.tolist()
-            found.append(reach(head.weight, head.bias, order, levels, self.bound))
+            found.append(reach(head.weight, head.bias, order, levels))
         sets, exact = [one for one, _ in found], [two for _, two in found if two is not None]
         mean = sum(exact) / count if exact else None
         return Reach(count, len(order), sum(sets) / count, mean, sets, exact or None)

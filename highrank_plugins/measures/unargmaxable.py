@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Self
+from typing import Self
 
 from highrank_plugins.analysis.unargmaxable_words import ranks_linearly, unargmaxable_classes
 from highrank_plugins.common.formatting import Bars, Figure, bar
@@ -40,14 +40,6 @@ class UnargmaxableMeasure(base.WeightMeasure):
         "context then makes it the most probable (Grivas et al. 2022)."
     )
 
-    def __init__(
-        self,
-        bound: Annotated[
-            float | None, "Largest |feature|: 1 for the output of an LSTM. Default: no bound."
-        ] = None,
-    ) -> None:
-        self.bound = bound
-
     @classmethod
     def for_card(cls, words: base.Words) -> Self:
         head = words.head
@@ -64,7 +56,7 @@ class UnargmaxableMeasure(base.WeightMeasure):
             why = "do not follow the order of logits that are linear in the features"
             reason = f"not applicable: the probabilities of {layer_name(head)} {why}"
             return Unargmaxable(head.num_classes, None, False, reason, None, None)
-        found = unargmaxable_classes(base.in_float64(head), bound=self.bound, progress=bar).tolist()
+        found = unargmaxable_classes(base.in_float64(head), progress=bar).tolist()
         named = [words.word(index) for index in found]
         return Unargmaxable(head.num_classes, len(found), True, "", named, found)
 

@@ -88,7 +88,6 @@ REFUSALS = [
     ),
     ("not finite", unargmaxable, CORNERS * NAN),
     ("not finite", unargmaxable, CORNERS, torch.full((4,), -math.inf)),
-    *(("bound must be a number above 0", unargmaxable, CORNERS, None, at) for at in (0.0, NAN)),
     ("softmax.*must increase", partial(classes, pointwise="multimax"), "softmax"),
     *((f"not applicable to {of}", classes, of) for of in sorted({*head_names()} - {"softmax"})),
     *(
