@@ -56,7 +56,6 @@ def export(
     output: Path = option(..., "New folder for the model."),
     data: Path | None = option(None, "Folder with the dictionaries (default: the training run's)."),
     pieces: Path | None = option(None, "SentencePiece's model, or subword-nmt's codes."),
-    results: Path | None = option(None, "Record for the model card: a recipe's results.json."),
     licence: str = option("unknown", "Licence to name on the model card.", {"words": "--license"}),
     to: Literal["highrank", "huggingface"] = option(
         "highrank", "Form: for this package, or for transformers (a Transformer with a softmax)."
@@ -73,12 +72,10 @@ def export(
     from highrank_plugins.reports.model_folder import export_model, read_parts
 
     if to == "highrank":
-        export_model(checkpoint, output, data, licence, pieces, results)
+        export_model(checkpoint, output, data, licence, pieces)
     else:
         from highrank_plugins.reports.fsmt_folder import export_fsmt
 
-        if results is not None:
-            raise ValueError("--results goes into the card of --to highrank only; leave it out")
         export_fsmt(read_parts(checkpoint, output, data, pieces), output, licence, pieces)
     typer.echo(f"{output}: {', '.join(sorted(path.name for path in output.iterdir()))}")
 

@@ -3,13 +3,12 @@
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from highrank_plugins.common.formatting import cell
 from highrank_plugins.common.names import criterion, flag
-from highrank_plugins.results.doubts import doubts
 
 _CARD = """\
 ---
@@ -40,7 +39,8 @@ The model's words are in the dictionaries next to this file ({dictionaries}).
 
 ## Limits
 
-The authors should state here what it was trained on, and what it must not be used for.
+The authors should state here what it was trained on, how it scores, and what it must not be used
+for.
 """
 
 _UNCUT = "The text must be split into words or pieces like the training text."
@@ -59,12 +59,10 @@ def model_card(
     parameters: int,
     dictionaries: Sequence[Path],
     piece_options: Sequence[tuple[str, str]],
-    record: Mapping[str, Any] | None,
     licence: str,
 ) -> str:
     """Return the card in Markdown; with `piece_options` fairseq-interactive takes raw text."""
     cfg = config["fairseq"]
-    rows = [*_rows(config, parameters), *_scores(record)]
     task = cfg["task"]["_name"]
     source, target = (cfg["task"].get(f"{side}_lang") for side in ("source", "target"))
     arch = cfg["model"].get("arch") or cfg["model"]["_name"]
@@ -77,7 +75,7 @@ def model_card(
         task=_code(task),
         arch=_code(arch),
         languages=f" from {_shown(source)} to {_shown(target)}" if source and target else "",
-        rows="\n".join(f"| {cell(key)} | {cell(_shown(value))} |" for key, value in rows),
+        rows="\n".join(f"| {cell(key)} | {cell(_shown(value))} |" for key, value in _rows(config, parameters)),
         version=config["versions"]["highrank_plugins"],
         command=_code(_command(name, cfg, piece_options)),
         text=_UNCUT
@@ -120,17 +118,6 @@ def _rows(config: dict[str, Any], parameters: int) -> list[tuple[str, object]]:
         if name == "head" or (name.startswith("head_") and value is not None)
     ]
     return [*rows, *((f"{name} version", value) for name, value in config["versions"].items())]
-
-
-def _scores(record: Mapping[str, Any] | None) -> Iterator[tuple[str, object]]:
-    """Yield the numbers of a record, each with its signature."""
-    if record is None:
-        return
-    for name, value in record["metrics"].items():
-        said = record.get("signatures", {}) | record.get("certificates", {})
-        signature = said.get(name)
-        yield name, f"{value} ({signature.replace('|', ', ')})" if signature else value
-    yield from (("caution", doubt) for doubt in doubts(dict(record)))
 
 
 def _command(name: str, cfg: dict[str, Any], pieces: Sequence[tuple[str, str]]) -> str:

@@ -25,7 +25,6 @@ from highrank_plugins.common.provenance import versions
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.pieces import piece_options, require_pieces_of
 from highrank_plugins.reports.model_card import model_card
-from highrank_plugins.results.record import load_record
 from highrank_plugins.training.checkpoints import first_names, load_without_weights, mapped_model
 
 if TYPE_CHECKING:
@@ -97,14 +96,12 @@ def export_model(
     data: Path | None,
     licence: str,
     pieces: Path | None = None,
-    results: Path | None = None,
 ) -> None:
-    """Write a checkpoint's model, and a card with the scores of `results`, into a new folder."""
+    """Write a checkpoint's model and a card into a new folder."""
     parts = read_parts(checkpoint, folder, data, pieces)
     config, dictionaries = parts.config, parts.dictionaries
     cut = [] if pieces is None else piece_options(pieces, f"{folder.name}/{pieces.name}")
     config["text"] = dict(cut)
-    record = None if results is None else _record_of(results, config["fairseq"])
     with new_folder(folder) as part:
         _save_weights(parts.weights, part / WEIGHTS)
         for path in [*dictionaries, *([] if pieces is None else [pieces])]:
@@ -113,23 +110,8 @@ def export_model(
         config["sha256"] = sums(part)
         files.write_json(part / CONFIG, config)
         parameters = sum(parameter.numel() for parameter in parts.model.parameters())
-        card = model_card(folder.name, config, parameters, dictionaries, cut, record, licence)
+        card = model_card(folder.name, config, parameters, dictionaries, cut, licence)
         files.write_text(part / CARD, card)
-
-
-def _record_of(results: Path, cfg: dict[str, Any]) -> dict[str, Any]:
-    """Return a record; refuse that of another arch or seed than the checkpoint's."""
-    record = load_record(results)
-    stated = (record.get("config") or {}).get("train") or {}
-    arch = cfg["model"].get("arch") or cfg["model"].get("_name")
-    for name, own in (("arch", arch), ("seed", cfg["common"].get("seed"))):
-        theirs = stated.get(name)
-        if None not in (own, theirs) and str(own) != str(theirs):
-            raise ValueError(
-                f"--results {results}: {name} is {theirs}, and {own} of the checkpoint; give the "
-                "record of its run"
-            )
-    return record
 
 
 def import_model(folder: Path, output: Path) -> None:

@@ -115,25 +115,14 @@ def test_the_card_of_a_language_model_has_a_command_that_scores(
         export_model(last(tmp_path), tmp_path / "out", words, "MIT")
 
 
-def test_with_pieces_and_a_record_the_card_translates_plain_text_and_has_scores(
-    checkpoint, joined_data, tmp_path
-):
+def test_with_pieces_the_card_translates_plain_text(checkpoint, joined_data, tmp_path):
     lines = (joined_data / "dict.en.txt").read_text().splitlines()
     words = [line.split()[0] for line in lines]
     merges = [f"{word[0]} {word[1:]}</w>\n" for word in words if len(word) > 1]
     (tmp_path / "codes").write_text("".join(["#version: 0.2\n", *merges]))
     out = tmp_path / "out"
-    record, signatures = tmp_path / "results.json", {"sacrebleu": "nrefs:1|tok:13a"}
-    found = {"metrics": {"sacrebleu": 38.04}, "signatures": signatures}
-    for wrong in ({"arch": "transformer_moc"}, {"seed": 99}):
-        record.write_text(json.dumps(found | {"config": {"train": wrong}}))
-        said = f"{next(iter(wrong))} is {next(iter(wrong.values()))}, and .* of the checkpoint"
-        with pytest.raises(ValueError, match=f"--results .*results.json: {said}"):
-            export_model(checkpoint, out, None, "MIT", results=record)
-    record.write_text(json.dumps(found | {"config": {"train": {"seed": 3}}}))
-    export_model(checkpoint, out, None, "MIT", pieces=tmp_path / "codes", results=record)
+    export_model(checkpoint, out, None, "MIT", pieces=tmp_path / "codes")
     card = (out / "README.md").read_text()
-    assert "| sacrebleu | 38.04 (nrefs:1, tok:13a) |" in card
     options = "--tokenizer moses_normalised --bpe subword_nmt --bpe-codes out/codes"
     assert (out / "codes").read_bytes() == (tmp_path / "codes").read_bytes()
     assert f"fairseq-interactive out --source-lang en --target-lang de {options}" in card
@@ -302,7 +291,7 @@ def test_hostile_names_change_neither_the_page_nor_its_commands():
     fairseq = {"common": {"user_dir": "a b\n```\n<img src=x>"}, "task": task, "model": model}
     config = {"fairseq": fairseq, "valid_loss": None, "training": {"num_updates": 1}}
     config["versions"], name = {"highrank_plugins": "1"}, "$(touch OWNED)"
-    page = model_card(name, config, 1, [Path("dict.`.txt")], [], None, "MIT\nname: x")
+    page = model_card(name, config, 1, [Path("dict.`.txt")], [], "MIT\nname: x")
     code = page.partition("```bash\n")[2].partition("\n```")[0]
     words = shlex.split(code)
     assert words[:6] == ["highrank", "model", "import", name, "--output", f"{name}.pt"]
