@@ -174,13 +174,11 @@ def read_folder(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     with ReasonsOf(str(folder)):
         config = files.read_json(path)
-        found = config.get("format") if isinstance(config, dict) else None
-        if isinstance(found, int) and found != FORMAT:
-            known = f"this version reads {FORMAT}"
-            raise UserError(f"{path} has format {found}, but {known}: update highrank_plugins")
-        if not found or not all(isinstance(config.get(n), kind) for n, kind in _CONTENTS.items()):
+        is_ours = isinstance(config, dict) and config.get("format") == FORMAT
+        if not is_ours or not all(isinstance(config.get(n), kind) for n, kind in _CONTENTS.items()):
             raise UserError(
-                f"{path} was not written by `highrank model export`, or was changed: copy it again"
+                f"{path} was not written by `highrank model export` of this version, or was "
+                "changed: copy it again"
             )
         for name in (WEIGHTS, *config["sha256"]):
             files.require_regular(place := folder / Path(name).name)
