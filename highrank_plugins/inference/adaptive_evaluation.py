@@ -72,7 +72,6 @@ class Evaluation:
     """
 
     kind = ""
-    together = True  # whether all points of a search share a pass
     length = CHUNK
     options: BlockOptions
 
@@ -106,7 +105,6 @@ class Evaluation:
             "--grid": list(self.search) if self.search else False,
             **{f"--{name}": list(value) for name, value in values.items()},
             **{f"--{name}": value for name, value in self.named.items()},
-            "certificate": True,  # earlier versions had none
             "--device": str(self.model.device),
             "torch": str(torch.__version__),
             "highrank_plugins": highrank_plugins.__version__,
@@ -136,29 +134,25 @@ class Evaluation:
     def prepare(self) -> None:
         """Compute what every point needs."""
 
-    def follow(self, walk: Walk, points: Sequence[Point], masses: Sequence[Mass]) -> None:
-        """Score a text at points."""
+    def follow(self, walk: Walk, point: Point, mass: Mass) -> None:
+        """Score a text at a point."""
         raise NotImplementedError
 
-    def outcomes(self, split: str, tokens: int | None, points: Sequence[Point]) -> list[Outcome]:
-        """Score a split, or the first `tokens` of it, at points that share a pass."""
+    def outcome(self, split: str, tokens: int | None, point: Point) -> Outcome:
+        """Score a split, or the first `tokens` of it, at a point."""
         text, dtype = self.model.text(split, tokens), self.model.parameters()[0].dtype
-        chosen = describe(points[0]) if len(points) == 1 else f"{len(points)} {self.kind}s"
-        name = f"{split}{'' if tokens is None else f' to {tokens}'}, {chosen}"
+        name = f"{split}{'' if tokens is None else f' to {tokens}'}, {describe(point)}"
         walk = Walk(self.saved, name, self.model.segments(split, self.length, tokens=tokens))
-        left = walk.done["mass"] or [0.0] * len(points)
-        masses = [Mass(text, split, dtype, worst) for worst in left]
+        mass = Mass(text, split, dtype, walk.done["mass"])
         try:
-            self.follow(walk, points, masses)
+            self.follow(walk, point, mass)
             if math.isinf(walk.perplexity):
                 raise FloatingPointError("the perplexity exceeds the range of numbers: lower --lr")
         except FloatingPointError as error:
             self.saved.progress.pop(name, None)
-            pairs = zip(points, masses, strict=True)
-            return [Outcome(point, 0, None, mass, str(error)) for point, mass in pairs]
+            return Outcome(point, 0, None, mass, str(error))
         walk.end()
-        found = zip(points, walk.done["nll"], masses, strict=True)
-        return [Outcome(point, walk.done["tokens"], nll, mass) for point, nll, mass in found]
+        return Outcome(point, walk.done["tokens"], walk.done["nll"], mass)
 
     def run(self, echo: Callable[[str], object]) -> None:
         """Score the split at the best point of the search, and write the record."""
@@ -166,15 +160,14 @@ class Evaluation:
         self.prepare()
         try:
             if self.search is not None:
-                passes = [self.points] if self.together else [[point] for point in self.points]
-                tried = [one for points in passes for one in self.outcomes(*self.search, points)]
-                for outcome in tried:
-                    echo(f"{self.search[0]}, {outcome}")
+                for point in self.points:
+                    tried.append(self.outcome(*self.search, point))
+                    echo(f"{self.search[0]}, {tried[-1]}")
                 scored = [(outcome.nll, outcome) for outcome in tried if outcome.nll is not None]
                 if not scored:
                     raise FloatingPointError(f"the evaluation failed at every point: {tried[0]}")
                 best = min(scored, key=lambda pair: pair[0])[1].point
-            (outcome,) = self.outcomes(split, None, [best])
+            outcome = self.outcome(split, None, best)
             if outcome.nll is None:
                 raise FloatingPointError(str(outcome))
         except (FloatingPointError, UserError):
@@ -216,7 +209,7 @@ class Evaluation:
 class DynamicEvaluator(Evaluation):
     """Evaluate one checkpoint at many points; each starts from the trained weights."""
 
-    kind, together = "dynamic", False
+    kind = "dynamic"
     options: DynamicSettings
 
     def made(self, point: Point) -> Adaptation:
@@ -235,21 +228,21 @@ class DynamicEvaluator(Evaluation):
         given = self.model.score, self.parameters, walk, statistics, walk.done["state"]
         for scored in gather_statistics(*given):
             after = {"state": scored.state, "extra_state": statistics.sums}
-            walk.add([scored.nll], scored.tokens, **after)
+            walk.add(scored.nll, scored.tokens, **after)
         statistics.segments = walk.done["position"]
         self.mean_squares = statistics.finish(options.statistic)
         tensors = {"tensors": len(self.mean_squares), "segments": statistics.segments}
         self.more["statistics"] = tensors
 
-    def follow(self, walk: Walk, points: Sequence[Point], masses: Sequence[Mass]) -> None:
-        (self.model.mass,), weights = masses, [p.detach() for p in self.parameters]
+    def follow(self, walk: Walk, point: Point, mass: Mass) -> None:
+        self.model.mass, weights = mass, [p.detach() for p in self.parameters]
         _copy(weights, walk.done["extra_state"] or self.start)
         for scored in dynamic_evaluation(
             self.model.score, self.parameters, walk, self.start, self.mean_squares,
-            self.made(points[0]), walk.done["state"],
+            self.made(point), walk.done["state"],
         ):  # fmt: skip
             after = {"state": scored.state, "extra_state": weights}
-            walk.add([scored.nll], scored.tokens, **after, mass=[masses[0].worst])
+            walk.add(scored.nll, scored.tokens, **after, mass=mass.worst)
 
 
 @torch.no_grad()
@@ -259,7 +252,7 @@ def _copy(to: Sequence[Tensor], source: Sequence[Tensor]) -> None:
 
 
 class CacheEvaluator(Evaluation):
-    """Evaluate one checkpoint at many points: the model runs once, every point has a cache."""
+    """Evaluate one checkpoint at many points; each has a cache of its own."""
 
     kind = "cache"
 
@@ -273,23 +266,20 @@ class CacheEvaluator(Evaluation):
             if most >= size:
                 raise ValueError(f"--window {most}: {split} has {size} tokens and never fills it")
 
-    def follow(self, walk: Walk, points: Sequence[Point], masses: Sequence[Mass]) -> None:
-        caches, state = list(map(self.made, points)), walk.done["state"]
-        for cache, pair in zip(caches, walk.done["extra_state"] or (), strict=False):
+    def follow(self, walk: Walk, point: Point, mass: Mass) -> None:
+        cache, state = self.made(point), walk.done["state"]
+        if pair := walk.done["extra_state"]:
             cache.hidden, cache.words = (tensor.to(self.model.device) for tensor in pair)
         for batch in walk:
             hidden, target, log_probs, state = self.model.observe(batch, state)
-            rows = self.model.distributions(batch, hidden, masses[0])
-            whole = [dict(rows) for _ in caches]  # by each cache
-            mixed = zip(caches, whole, strict=True)
-            scores = [cache.log_probs(hidden, target, log_probs, of) for cache, of in mixed]
-            nll = [-float(score.double().sum()) for score in scores]
-            if not all(map(math.isfinite, nll)):
+            rows = self.model.distributions(batch, hidden, mass)
+            scores = cache.log_probs(hidden, target, log_probs, rows)
+            nll = -float(scores.double().sum())
+            if not math.isfinite(nll):
                 raise FloatingPointError(
                     f"the loss of a segment is {nll}: lower --theta, or the model is broken"
                 )
-            for mass, score, of in zip(masses, scores, whole, strict=True) if rows else ():
-                mass.add(score[[*of]], target[[*of]], torch.stack([*of.values()]))
-            pairs = [[cache.hidden, cache.words] for cache in caches]
-            after = {"state": state, "extra_state": pairs}
-            walk.add(nll, len(target), **after, mass=[mass.worst for mass in masses])
+            if rows:
+                mass.add(scores[[*rows]], target[[*rows]], torch.stack([*rows.values()]))
+            after = {"state": state, "extra_state": [cache.hidden, cache.words]}
+            walk.add(nll, len(target), **after, mass=mass.worst)

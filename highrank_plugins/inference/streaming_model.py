@@ -225,7 +225,7 @@ Text: TypeAlias = StreamText | SentenceText
 # -- saved progress --------------------------------------------------------------------------------
 
 START: dict[str, Any] = {
-    "position": 0, "nll": [], "tokens": 0, "state": None, "extra_state": None, "mass": ()
+    "position": 0, "nll": 0.0, "tokens": 0, "state": None, "extra_state": None, "mass": 0.0
 }  # fmt: skip
 
 
@@ -265,9 +265,9 @@ class SavedProgress:
 class Walk:
     """Yield the segments that an earlier process has not evaluated, and keep the results.
 
-    `done` holds `nll` (sums in nats) and the worst `mass`, by each of the models; `tokens` and
-    `position`, the number of segments, so far. The next segment needs the recurrent `state` and the
-    tensors of `extra_state`, which are None at the start.
+    `done` holds `nll` (a sum in nats), the worst `mass`, `tokens` and `position`, the number of
+    segments, so far. The next segment needs the recurrent `state` and the tensors of `extra_state`,
+    which are None at the start.
     """
 
     def __init__(self, saved: SavedProgress, name: str, segments: Segments) -> None:
@@ -280,11 +280,10 @@ class Walk:
         with tqdm(None, self.name, total, **more) as self.bar:
             yield from self.segments.starting_at(first)
 
-    def add(self, nll: list[float], tokens: int, **after: Any) -> None:
+    def add(self, nll: float, tokens: int, **after: Any) -> None:
         """Add the result of a segment, with what is known after it; save it if it is time."""
-        before = self.done["nll"] if self.done["position"] else [0.0] * len(nll)
         self.done |= {
-            "nll": [a + b for a, b in zip(before, nll, strict=True)],
+            "nll": self.done["nll"] + nll,
             "tokens": self.done["tokens"] + tokens,
             "position": self.done["position"] + 1,
             **after,
@@ -301,5 +300,5 @@ class Walk:
 
     @property
     def perplexity(self) -> float:
-        """Return the perplexity of the best of the models, so far."""
-        return perplexity_of(min(self.done["nll"]) / self.done["tokens"])
+        """Return the perplexity so far."""
+        return perplexity_of(self.done["nll"] / self.done["tokens"])

@@ -164,11 +164,11 @@ class ComponentMeasure(base.TextMeasure):
             curve = z.tolist(), fz.tolist()
         tokens, use = sum(sum(part.tokens) for part in parts), None
         if visited := [part.visited for part in parts if part.visited is not None]:
-            ppls = (math.exp(sum(part.nll[i] for part in parts) / tokens) for i in (0, 1))
+            own, new = (math.exp(sum(part.nll[i] for part in parts) / tokens) for i in (0, 1))
             f: Any = head.pointwise
             moved = (f.slopes() - self._first.slopes()).square().mean().sqrt()
             share = torch.stack(visited).any(0).double().mean()
-            use = SlopeUse(float(share), *ppls, moved=float(moved))
+            use = SlopeUse(float(share), own, new, float(moved))
         return Components(
             tokens=tokens,
             prior=component_use(torch.cat(priors)) if priors else None,
