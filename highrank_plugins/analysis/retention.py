@@ -33,18 +33,15 @@ class RowNorms(NamedTuple):
     whole: Tensor
 
 
-def gradient_retention(weight: Tensor, logit_gradient: Tensor, per_token: bool = False) -> Tensor:
+def gradient_retention(weight: Tensor, logit_gradient: Tensor) -> Tensor:
     """Return ‖G P‖ / ‖G‖, with P the orthogonal projector of R^M onto the column space of W [M, d].
 
     One minus this is the share of the norm of G [n, M], e.g. softmax − one-hot, that the layer
-    loses. The result is float64 in [0, 1]: of the whole (Frobenius norms), or per token [n], NaN
-    where a row is zero.
+    loses. The result is float64 in [0, 1], of Frobenius norms.
     """
     if not (weight.isfinite().all() and logit_gradient.isfinite().all()):
         raise ValueError("weight or logit_gradient has entries that are not finite")
     norms = row_norms(weight, column_space(weight).to_basis, logit_gradient.detach())
-    if per_token:
-        return (norms.kept / norms.whole).sqrt()
     if not norms.whole.any():
         raise ValueError("logit_gradient is zero everywhere")
     return (norms.kept.sum() / norms.whole.sum()).sqrt()

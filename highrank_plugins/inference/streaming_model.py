@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self, TypeAlias
 import numpy as np
 import torch
 from fairseq import checkpoint_utils, utils
-from fairseq.models import FairseqEncoderDecoderModel, FairseqLanguageModel
+from fairseq.models import FairseqLanguageModel
 from torch import Tensor, nn
 from tqdm import tqdm
 
@@ -165,10 +165,6 @@ class SentenceText:
 
     def __init__(self, loaded: LoadedModel, split: str, size: int) -> None:
         model, task = loaded.model, loaded.task
-        if not isinstance(model, (FairseqEncoderDecoderModel, FairseqLanguageModel)):
-            raise ValueError(
-                f"{type(model).__name__} is neither a language model nor an encoder with a decoder"
-            )
         self.model, self.pad = model, task.target_dictionary.pad()
         self.device = next(model.parameters()).device
         task.load_dataset(split)

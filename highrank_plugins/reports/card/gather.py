@@ -29,7 +29,6 @@ NO_TEXT = Absent("They need a text; without DATA only the weights are measured."
 SAMPLES = "samples"
 # pieces of text, words predicted in each, words shown before it, and predictions for each word
 PASSAGES, POSITIONS, BEFORE, TOP = 3, 10, 20, 5
-SHORT = 4  # a sentence of fewer tokens is no sample if there are longer ones
 _NUMBERED = (
     "numbers (#4 is class 4): fairseq keeps the dictionary with the data, not in the checkpoint; "
     "pass its folder as DATA"
@@ -249,6 +248,5 @@ def _passages(collector: Collector) -> list[tuple[int, int, str | None, int]]:
     if len(passages) < 2:
         step, first = rows // (PASSAGES + 1), passages[0][2] if passages else None
         return [(0, rows, first, place) for place in sorted({step, 2 * step, 3 * step})]
-    passages = [of for of in passages if of[1] - of[0] >= SHORT] or passages
     count = min(PASSAGES, len(passages))
     return [passages[i * len(passages) // count] for i in range(count)]
