@@ -44,13 +44,7 @@ for.
 """
 
 _UNCUT = "The text must be split into words or pieces like the training text."
-_CUTS = "The command takes text as people write it, a sentence per line, and splits it into pieces "
-_CUTS += "as the training text was split: {steps}."
-_STEPS = {
-    "sentencepiece": "white space is folded, then the model of SentencePiece is applied",
-    "subword_nmt": "white space is folded, punctuation is normalised and tokens are split as Moses "
-    "does it, then the codes are applied",
-}
+_WHOLE = "The command takes text as people write it, a sentence per line."
 
 
 def model_card(
@@ -80,7 +74,7 @@ def model_card(
         command=_code(_command(name, cfg, piece_options)),
         text=_UNCUT
         if _scores_only(task) or not piece_options
-        else _CUTS.format(steps=_STEPS[dict(piece_options)["--bpe"]]),
+        else _WHOLE,
         dictionaries=", ".join(f"`{_code(path.name)}`" for path in dictionaries),
     )
 
