@@ -56,7 +56,7 @@ def model_card(
     licence: str,
 ) -> str:
     """Return the card in Markdown; with `piece_options` fairseq-interactive takes raw text."""
-    cfg = config["fairseq"]
+    cfg, shown = config["fairseq"], _rows(config, parameters)
     task = cfg["task"]["_name"]
     source, target = (cfg["task"].get(f"{side}_lang") for side in ("source", "target"))
     arch = cfg["model"].get("arch") or cfg["model"]["_name"]
@@ -69,7 +69,7 @@ def model_card(
         task=_code(task),
         arch=_code(arch),
         languages=f" from {_shown(source)} to {_shown(target)}" if source and target else "",
-        rows="\n".join(f"| {cell(key)} | {cell(_shown(value))} |" for key, value in _rows(config, parameters)),
+        rows="\n".join(f"| {cell(key)} | {cell(_shown(value))} |" for key, value in shown),
         version=config["versions"]["highrank_plugins"],
         command=_code(_command(name, cfg, piece_options)),
         text=_UNCUT
