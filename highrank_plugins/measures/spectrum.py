@@ -1,4 +1,4 @@
-"""Measure the spectrum of log-probabilities, and the probability of impossible words."""
+"""Measure the spectrum of the matrix of log-probabilities."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ class LogProbSpectrum:
     """Hold ranks of the matrix [contexts, words] of log-probabilities.
 
     `press_rank` is for `dtype`, in which the model and the decomposition have computed;
-    `effective_rank` by ε. `impossible_nats` is what the model loses per token to <s> and <pad>,
-    which a text never has: the mean of −log(1 − P(<s>, <pad>)). Below `smallest_reliable` singular
-    values are noise. `spectral_decay` is fitted to those that the Press rank counts.
+    `effective_rank` by ε. Below `smallest_reliable` singular values are noise. `spectral_decay` is
+    fitted to those that the Press rank counts.
     """
 
     contexts: int
@@ -38,7 +37,6 @@ class LogProbSpectrum:
     effective_rank: dict[str, int]
     spectral_entropy: float
     spectral_decay: float | None
-    impossible_nats: float
     singular_values: list[float]
 
 
@@ -63,22 +61,17 @@ class SpectrumMeasure(base.TextMeasure):
         super().start(words, dtype)
         self._dtype = dtype
         self._rows = spectra.SpectrumRows(dtype, "auto")
-        self._nats = 0.0
-        known = words.dictionary
-        self._impossible = [] if known is None else [known.bos(), known.pad()]  # in no text
 
     def observe(self, block: base.Block) -> None:
         log_probs = block.log_probs
         refuse_rows(log_probs.isfinite(), f"token {block.first}", log_probs)
-        impossible = log_probs[:, self._impossible].double().exp().sum(1)
-        self._nats -= float(torch.log1p(-impossible).sum())
         self._rows.add(log_probs)
 
-    def part(self) -> tuple[spectra.SpectrumPart, float]:
-        return self._rows.part(), self._nats
+    def part(self) -> spectra.SpectrumPart:
+        return self._rows.part()
 
-    def merge(self, parts: Sequence[tuple[spectra.SpectrumPart, float]]) -> LogProbSpectrum:
-        found = spectra.whole_spectrum([part for part, _ in parts])
+    def merge(self, parts: Sequence[spectra.SpectrumPart]) -> LogProbSpectrum:
+        found = spectra.whole_spectrum(parts)
         rank = found.press_rank()
         return LogProbSpectrum(
             contexts=found.shape[0],
@@ -92,7 +85,6 @@ class SpectrumMeasure(base.TextMeasure):
             },
             spectral_entropy=spectra.spectral_entropy(found.values),
             spectral_decay=spectra.spectral_decay(found.values, last=rank) if rank > 1 else None,
-            impossible_nats=sum(nats for _, nats in parts) / found.shape[0],
             singular_values=found.values.tolist(),
         )
 
@@ -106,7 +98,6 @@ class SpectrumMeasure(base.TextMeasure):
                 f"{split}_effective_rank_{eps}": Score(rank, f"eps:{eps}|{matrix}|method:{method}")
                 for eps, rank in found["effective_rank"].items()
             },
-            f"{split}_impossible_nats": Score(found["impossible_nats"], matrix),
         }
 
     def figures(self, result: LogProbSpectrum) -> list[Figure]:
@@ -124,7 +115,6 @@ class SpectrumMeasure(base.TextMeasure):
             *((f"ε-rank, {eps}", f"{rank:,}") for eps, rank in result.effective_rank.items()),
             *decay_rows(result.spectral_entropy, result.spectral_decay, result.singular_values),
             ("noise below", short(result.smallest_reliable)),
-            ("lost to <s> and <pad>", f"{short(result.impossible_nats)} nats a token"),
         ]
 
 
