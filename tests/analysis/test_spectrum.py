@@ -55,17 +55,6 @@ def test_blocks_of_any_size_and_dtype_give_the_dense_values(sizes, method, dtype
     torch.testing.assert_close(found.values, torch.linalg.svdvals(x.double()), **near)
 
 
-def test_parts_of_a_matrix_have_the_spectrum_of_the_whole():
-    x, parts = matrix(), []
-    for part in x.split([30, 3, 50]):
-        parts.append(spectra.SpectrumRows(torch.float64, "tsqr"))
-        for block in part.split(7):
-            parts[-1].add(block)
-    found = [rows.part() for rows in parts]
-    assert [len(part.matrix) for part in found] == [WIDTH, 3, WIDTH]
-    torch.testing.assert_close(spectra.whole_spectrum(found).values, torch.linalg.svdvals(x))
-
-
 def test_float64_sees_what_the_gram_matrix_cannot():
     small = torch.tensor([1.0, 1e-3, 1e-6, 1e-9, 1e-12], dtype=torch.float64)
     left, right = torch.linalg.qr(matrix(50, 5)).Q, torch.linalg.qr(matrix(5, 5, seed=5)).Q

@@ -204,40 +204,33 @@ def unnormalised(cache, log_probs, pointer, place):
     return torch.where(place < cache.window, log_probs, mixed)
 
 
-MIX, BLOCK = NeuralCache._mix, NeuralCache._block
-# method of the cache, and what replaces it
-CACHES = {
-    "unnormalised": ("_mix", unnormalised),
-    "each word twice": (
-        "_mix",
-        lambda cache, p, pointer, at: MIX(cache, p, pointer + math.log(2), at),
-    ),
-    "the target alone": ("_block", lambda cache, *given: BLOCK(cache, *given) + 1e-4),
-}
+def scaled(factor):
+    def forward(*args, **options):
+        out = FORWARD(*args, **options)
+        return out._replace(loss=factor * out.loss)
+
+    return forward
 
 
-@pytest.mark.parametrize("fault", CACHES)
-def test_a_fault_of_a_cache_is_refused_without_a_record(
-    fault, models, stream_data, monkeypatch, tmp_path
+MIX, BLOCK, FORWARD = NeuralCache._mix, NeuralCache._block, StreamingModel._forward
+# command, class, its method, and what replaces it
+ADAPTED = [
+    ("cache", NeuralCache, "_mix", unnormalised),
+    ("cache", NeuralCache, "_mix", lambda c, p, pointer, at: MIX(c, p, pointer + math.log(2), at)),
+    ("cache", NeuralCache, "_block", lambda cache, *given: BLOCK(cache, *given) + 1e-4),
+    *(("dynamic", StreamingModel, "_forward", scaled(factor)) for factor in (0.999, 1.001)),
+]
+
+
+@pytest.mark.parametrize(("kind", "cls", "method", "fault"), ADAPTED)
+def test_a_fault_of_an_adaptive_evaluation_is_refused_without_a_record(
+    kind, cls, method, fault, models, stream_data, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr(NeuralCache, *CACHES[fault])
+    monkeypatch.setattr(cls, method, fault)
     more = ["--output", tmp_path / "out.json", "--save-seconds", 0]
-    done = adapt("cache", models, stream_data, *more)
+    done = adapt(kind, models, stream_data, *more)
     assert done.exit_code == 2 and "highrank: test: P(x) of all words" in done.output
     assert not [*tmp_path.iterdir()]
-
-
-def test_a_fault_of_dynamic_evaluation_is_refused(models, stream_data, monkeypatch):
-    own = StreamingModel._forward
-    for factor in (0.999, 1.001):
-
-        def forward(self, batch, state, reduction, factor=factor):
-            out = own(self, batch, state, reduction)
-            return out._replace(loss=factor * out.loss)
-
-        monkeypatch.setattr(StreamingModel, "_forward", forward)
-        done = adapt("dynamic", models, stream_data)
-        assert done.exit_code == 2 and "highrank: test: P(x) of all words" in done.output
 
 
 # -- positions and bounds -----------------------------------------------------------------------
