@@ -89,11 +89,9 @@ class Evaluation:
         self.digest = digest_of_file(checkpoint)
         self.named = {n.replace("_", "-"): value for n, value in options.model_dump().items()}
         self.more: dict[str, Any] = {}  # entries of the record
-        output = settings.output
-        beside = output or checkpoint.with_suffix(f".{self.kind}")
-        state = settings.state or beside.with_name(f"{beside.name}.state")
-        for file in (state, output or state):
-            file.parent.mkdir(parents=True, exist_ok=True)
+        beside = settings.output or checkpoint.with_suffix(f".{self.kind}")
+        beside.parent.mkdir(parents=True, exist_ok=True)
+        state = beside.with_name(f"{beside.name}.state")
         splits = [settings.split, *(self.search or ())[:1], self.named.get("train-split")]
         identity = {
             "checkpoint": self.digest,

@@ -244,7 +244,7 @@ class SavedProgress:
         ):
             raise ValueError(
                 f"{path} is the progress of another evaluation ({changes}). Resume that one, "
-                f"name another file by --state, or delete this one"
+                f"give another --output, or delete this file"
             )
 
     def save(self) -> None:

@@ -89,11 +89,6 @@ class AdaptiveSettings(BlockOptions):
     grid_tokens: int | None = option(
         None, "Use only N tokens of --grid-split (default: all).", ge=1
     )
-    state: Path | None = option(
-        None,
-        "File with the progress, to resume from (default: next to OUTPUT, else next to the "
-        "checkpoint).",
-    )
     save_seconds: float = option(120, "Seconds between two saves of the progress.", _SECONDS, ge=0)
     device: str | None = option(None, "cpu, cuda or cuda:N (default: a GPU if there is one).")
 
