@@ -141,7 +141,7 @@ def render(card: Card) -> str:
     )
     in_pieces = "▁" in str(card.samples)
     words = {"text": _text, "piece": lambda word: _piece(word, in_pieces)}
-    environment.filters |= {"value": _value, "share": percent, "drawn": plots.data_uri, **words}
+    environment.filters |= {"share": percent, "drawn": plots.data_uri, **words}
     environment.tests["absent"] = lambda thing: isinstance(thing, Absent)
     return environment.get_template("card.html").render(
         **vars(card),
@@ -165,12 +165,3 @@ def _piece(piece: str, begins_with_mark: bool) -> str:
     if not begins_with_mark or re.fullmatch("<.+>", piece):
         return re.sub("@@$", "…", piece)
     return piece[1:] or "␣" if piece[0] == "▁" else f"…{piece}"
-
-
-def _value(value: Any) -> str:
-    """Return a configured value: yes, 0.1, a list with commas."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list):
-        return ", ".join(map(_value, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
