@@ -17,10 +17,10 @@ import pytest
 TESTS = Path(__file__).parent
 # lines of Python today; each may only fall
 BUDGETS: dict[str, int] = {
-    "analysis": 1450,
+    "analysis": 1417,
     "benchmarks": 1303,
-    "cli": 3180,
-    "common": 2670,
+    "cli": 3176,
+    "common": 2668,
     "compat": 378,
     "criterions": 259,
     "data": 2155,
@@ -28,21 +28,21 @@ BUDGETS: dict[str, int] = {
     "heads": 2974,
     "hooks": 2705,
     "huggingface": 686,
-    "inference": 1042,
+    "inference": 1025,
     "losses": 4803,
-    "measures": 1848,
+    "measures": 1727,
     "models": 1636,
     "optim": 349,
     "own_layers": 936,
-    "reports": 1882,
+    "reports": 1786,
     "results": 2133,
     "studies": 2534,
     "tasks": 531,
     "top": 70,
-    "training": 2209,
+    "training": 2204,
     "trunks": 343,
 }
-LINES_OF_TESTS = 36148
+LINES_OF_TESTS = 36027
 
 
 @pytest.fixture(scope="module")

@@ -19,11 +19,7 @@ _INFEASIBLE = 2  # HiGHS, as scipy calls its answers
 OVERSHOOT, PUSH = 1.5, 0.01  # shares of the gap to the best rival, and of the distance to it
 
 
-def unargmaxable(
-    weight: Tensor,
-    bias: Tensor | None = None,
-    progress: Progress = silent,
-) -> Tensor:
+def unargmaxable(weight: Tensor, bias: Tensor | None = None, progress: Progress = silent) -> Tensor:
     """Return classes c for which no h has w_c·h + b_c > w_j·h + b_j for all j ≠ c (Grivas 2022).
 
     Most classes are cleared quickly: c wins in a search that starts at h = w_c and steps away from
@@ -86,10 +82,7 @@ def _walk(weight: Tensor, offsets: Tensor, classes: Tensor) -> Tensor:
 
 
 def reach(
-    weight: Tensor,
-    bias: Tensor | None,
-    order: Sequence[int],
-    levels: Tensor | None = None,
+    weight: Tensor, bias: Tensor | None, order: Sequence[int], levels: Tensor | None = None
 ) -> tuple[int, int | None]:
     """Return the largest m ≤ len(order) for which each of the sets order[:1] … order[:m] can lead.
 
@@ -117,10 +110,7 @@ def reach(
 
 
 def top_margin(
-    weight: Tensor,
-    offsets: Tensor,
-    chosen: Sequence[int],
-    levels: Tensor | None = None,
+    weight: Tensor, offsets: Tensor, chosen: Sequence[int], levels: Tensor | None = None
 ) -> float:
     """Return how far the chosen classes can exceed all others: above `NOISE` if they can.
 

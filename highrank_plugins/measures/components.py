@@ -32,6 +32,7 @@ MONITORED_TOKENS = 64  # tokens of a training batch to measure, if weights depen
 CARD_ENDS = (10, 100, 1000)  # ends of the groups of frequent words on a card
 ROWS = 16  # tokens whose logits are looked up in PLIF's cells together
 
+
 @dataclass(frozen=True)
 class Components:
     """Hold measures of a layer's parts; a part that it does not have is None.
@@ -80,9 +81,9 @@ class ComponentMeasure(base.TextMeasure):
 
     title = "Components, gates and pointwise function"
     about = (
-        "The entropy of weights π is 0 where a token, or a word by its gate, has one component, and "
-        "log K where all have the same weight. The entropy of their mean is 0 if all tokens have "
-        "the same component: a collapse. The curve is shifted to f(0) = 0."
+        "The entropy of weights π is 0 where a token, or a word by its gate, has one component, "
+        "and log K where all have the same weight. The entropy of their mean is 0 if all tokens "
+        "have the same component: a collapse. The curve is shifted to f(0) = 0."
     )
     hidden = ("curve",)
     card_tokens = 512

@@ -72,9 +72,7 @@ def model_card(
         rows="\n".join(f"| {cell(key)} | {cell(_shown(value))} |" for key, value in shown),
         version=config["versions"]["highrank_plugins"],
         command=_code(_command(name, cfg, piece_options)),
-        text=_UNCUT
-        if _scores_only(task) or not piece_options
-        else _WHOLE,
+        text=_UNCUT if _scores_only(task) or not piece_options else _WHOLE,
         dictionaries=", ".join(f"`{_code(path.name)}`" for path in dictionaries),
     )
 

@@ -91,11 +91,7 @@ def read_parts(
 
 
 def export_model(
-    checkpoint: Path,
-    folder: Path,
-    data: Path | None,
-    licence: str,
-    pieces: Path | None = None,
+    checkpoint: Path, folder: Path, data: Path | None, licence: str, pieces: Path | None = None
 ) -> None:
     """Write a checkpoint's model and a card into a new folder."""
     parts = read_parts(checkpoint, folder, data, pieces)

@@ -95,7 +95,9 @@ def test_saved_progress_can_be_read_back_and_a_failed_write_leaves_the_old_file(
     assert torch.equal(again["test"].pop("extra_state")[0], torch.arange(3.0))
     assert again == {"test": plain}
     other = {"checkpoint": "abc", "--lr": [0.3], "--split": "valid"}
-    message = r"\(--lr: \[0.1, 0.2\] there, \[0.3\] now; --split: None there, valid now\).* --output"
+    message = (
+        r"\(--lr: \[0.1, 0.2\] there, \[0.3\] now; --split: None there, valid now\).* --output"
+    )
     with pytest.raises(ValueError, match=message):
         saved(tmp_path / "state", identity=other)
     first.remove()

@@ -178,9 +178,7 @@ def _section(
     if isinstance(measure, Absent) or isinstance(result, Absent):
         return Section(kind.title, kind.about, result)
     figures = [figure for figure in measure.figures(result) if _values(figure) > 2]
-    return Section(
-        measure.title, measure.about, result, tokens, measure.rows(result), figures
-    )
+    return Section(measure.title, measure.about, result, tokens, measure.rows(result), figures)
 
 
 def _values(figure: Figure) -> int:
