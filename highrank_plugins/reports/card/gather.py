@@ -90,10 +90,6 @@ def make_card(path: Path, data: str | None, split: str, tokens: int, command: st
     words = _words(loaded, data)
     text = None if data is None else Collector(loaded, split, tokens=tokens)
     total = None if text is None else text.total
-    if total is not None and total < 2:
-        raise ValueError(
-            f"split {split!r} has fewer than two tokens ({total}); a card needs at least two"
-        )
     kinds = {name: kind for name, kind in sorted(all_measures().items()) if kind.on_card}
     begun = {name: _begun(kind, words, text) for name, kind in kinds.items()}
     samples: Maybe[Any] = NO_TEXT
