@@ -57,16 +57,15 @@ def test_a_loss_is_timed_and_written_to_csv(tmp_path):
     (["loss", "--tokens", "many"], "--tokens many"),
     (["loss", "--preset", "softmax_ptb", "--components", "2,4"], "--components: softmax has none"),
     (["loss", "--tokens", "0"], "--tokens must be at least 1"),
-    (["loss", "--classes", "2000", "--preset", "techniques"], "must be at least 10000, S of"),
-    (["loss", "--dtype", "float23"], "did you mean 'float32'"),
+    (["loss", "--classes", "2000", "--preset", "techniques"], "frequent"),
+    (["loss", "--dtype", "float23"], "'float23' is not one of"),
     (["train", "--device", "cuda:99"], "--device cuda:99"),
-    (["loss", "--reduction", "mean"], "--reduction mean"),
     (["loss", "--csv", "/tmp"], "--csv /tmp: name a file"),
     (["train", "--model", " "], "--model: expected an arch"),
     (["train", "--preset", "wmt"], "known: ui_strings_en_de"),
     (["estimate", RECIPES / EXAMPLE, "--efficiency", "0.9"], "--efficiency: of several devices"),
-    (["loss", "--head", "moss"], "--head moss does not exist; did you mean 'mos'"),
-    (["loss", "--pointwise", "gs"], "--pointwise gs does not exist; did you mean 'gss'"),
+    (["loss", "--head", "moss"], "did you mean 'mos'"),
+    (["loss", "--pointwise", "gs"], "did you mean 'gss'"),
 ])  # fmt: skip
 def test_bad_input_is_refused(words, message):
     done = bench(*words)
