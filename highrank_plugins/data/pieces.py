@@ -3,7 +3,6 @@
 They are SentencePiece's, or those of published translation models: Moses' tokens, then subword-nmt.
 """
 
-import logging
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -23,7 +22,6 @@ from highrank_plugins.data.binarising import BATCH, PARTS
 
 # how often a piece is in the training text on average, below which most are hardly learnt
 LEAST_TIMES = 20
-logger = logging.getLogger(__name__)
 Encoder = Callable[[list[str]], list[str]]
 
 
@@ -158,9 +156,6 @@ def write_pieces(encode: Encoder, text: Path, output: Path, processes: int = 1) 
         for lines in tqdm(done, output.name, total, unit="batch", **bar_options()):
             counts.update(chain.from_iterable(map(str.split, lines)))
             file.writelines(f"{line}\n" for line in lines)
-    is_ours = getattr(encode, "func", None) is _encode
-    if is_ours and (marked := sum("▁".encode() in line for _, line in byte_lines(text))):
-        logger.warning("%s: SentencePiece makes a blank of ▁ in %d lines", text, marked)
     return counts
 
 
@@ -185,15 +180,10 @@ def sampled_lines(text: Path, sample: int | None) -> Iterable[str]:
 def _tools(language: str) -> tuple[Any, Any]:
     try:
         from sacremoses import MosesPunctNormalizer, MosesTokenizer
-        from sacremoses.corpus import NonbreakingPrefixes
     except ModuleNotFoundError:
         raise ValueError(
             "Moses' tokens need sacremoses: pip install sacremoses subword-nmt"
         ) from None
-    if language not in NonbreakingPrefixes().available_langs.values():
-        logger.warning(
-            "Moses has no abbreviations of language %r; using those of English", language
-        )
     return MosesPunctNormalizer(lang=language), MosesTokenizer(lang=language)
 
 

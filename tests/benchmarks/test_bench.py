@@ -82,10 +82,10 @@ def test_tables_of_several_files_name_their_own_machines(tmp_path):
     done = bench("table", *paths)
     assert done.stdout.startswith("first\n\n| case |") and "\n\nsecond\n\n| case |" in done.stdout
     heading = paths[0].read_text().splitlines()[0]
-    for text, message in (f"{heading}\n", "holds no measurements"), ("a,b\n1,2\n", "milliseconds"):
+    for text in f"{heading}\n", "a,b\n1,2\n":
         paths[0].write_text(text)
         done = bench("table", paths[0])
-        assert done.exit_code == 2 and "first.csv" in done.stderr and message in done.stderr
+        assert done.exit_code == 2 and "first.csv: holds no measurements" in done.stderr
 
 
 def test_memory_counts_the_tensors_of_naive_code():
