@@ -34,12 +34,7 @@ class WordCorpus:
 
 # Mikolov's version: lower case, numbers as N, the 10,000 most frequent words
 PTB = WordCorpus(
-    layouts=(
-        "{split}.txt",
-        "ptb.{split}.txt",
-        "data/ptb.{split}.txt",
-        "simple-examples/data/ptb.{split}.txt",
-    ),
+    layouts=("{split}.txt", "ptb.{split}.txt", "simple-examples/data/ptb.{split}.txt"),
     tokens={"train": 929_589, "valid": 73_760, "test": 82_430},
     types=10_000,
     digests={  # as torchtext publishes them
@@ -97,7 +92,6 @@ class WordCounts:
 
 def prepare(name: str, data: Path, output: Path, options: CorpusOptions) -> Iterator[str]:
     """Write `output`/{train,valid,test}.txt with single spaces, and counts.json; yield counts."""
-    options.refuse(name, "workers")
     corpus = {"ptb": PTB, "wikitext2": WIKITEXT2}[name]
     files = find_splits(data, corpus.layouts)
     counts = _count(corpus, files, options)
