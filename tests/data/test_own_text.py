@@ -160,7 +160,8 @@ def test_files_of_unequal_length_are_refused(tmp_path, shorter, limit):
 def test_a_handful_of_held_out_lines_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"dev\.en: too few lines for valid \(9\): a score"):
         take(write_parts(tmp_path / "mine", others=9))
-    assert "test: 10 lines" in take(data := write_parts(tmp_path / "mine", others=10))[1]
+    data = write_parts(tmp_path / "mine", others=10)
+    assert "test: 10 lines" in take(data)[1]
     (data / "test.txt").write_text("a b " * 500 + "\n")  # a stream may be one long line
     (data / "train.txt").write_text(lines(1000, "word"))
     (data / "dev.txt").write_text(lines(20, "word", 5000))
