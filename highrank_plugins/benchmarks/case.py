@@ -1,6 +1,5 @@
 """Define what is measured: a loss of some size, or a model of some size; torch loads when used."""
 
-import re
 from argparse import Namespace
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
@@ -179,17 +178,6 @@ def changed(case: Case, changes: dict[str, Any]) -> Case:
         if type(value) is int and value < least:
             raise CaseError(f"--{name} must be at least {least}, got {value}")
     return new
-
-
-def check_device(device: str) -> None:
-    """Refuse a missing GPU; torch is asked for CUDA devices alone."""
-    if re.fullmatch(r"cuda(:\d+)?", device):
-        import torch
-
-        if torch.cuda.is_available():
-            return
-    if device != "cpu":
-        raise CaseError(f"--device {device}: torch sees no such device here; try --device cpu")
 
 
 def refuse_unknown(what: str, names: Iterable[str], known: Collection[str]) -> None:
