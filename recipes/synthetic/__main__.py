@@ -187,8 +187,7 @@ def spamlang(
     Example: python -m recipes.synthetic spamlang --heads softmax,mos --classes 1000 --dim 16
 
     Prints a table: steps until 99 % of the predictions are right, and the share of the logits'
-    gradient that reaches contexts and features, at first and when half is learnt. The task is that
-    of Godey and Artzi 2026.
+    gradient that reaches contexts and features at first. The task is that of Godey and Artzi 2026.
     """
     plots.check_plot(plot)
     require_file(output)
