@@ -211,19 +211,9 @@ def test_the_size_follows_lines_and_pieces():
     ("old", "new", "message"),
     [
         ("below: {lines: 8_000, ", "below: {", "sizes.yaml:5: tiny.below.lines: Field required"),
-        (
-            "lines: 8_000",
-            "lines: many",
-            "sizes.yaml:5: tiny.below.lines: Input should be a valid i",
-        ),
-        ("epochs: 10", "epoch: 10", "sizes.yaml:6: tiny.epoch: unknown key; did you mean 'epochs'"),
         ("epochs: 10", "", "sizes.yaml:4: tiny: epochs is missing"),
         ("max_tokens: 1000", "max_tokenz: 1000", "tiny: set.max_tokens: expected a whole number"),
-        (
-            "max_update: 800",
-            "max_update: some",
-            "set.max_update: expected a whole number above 0, ",
-        ),
+        ("max_update: 800", "max_update: x", "set.max_update: expected a whole number above 0, "),
     ],
 )
 def test_a_mistake_in_a_table_of_sizes_is_named_with_its_line(tmp_path, old, new, message):
