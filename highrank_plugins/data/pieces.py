@@ -4,7 +4,7 @@ They are SentencePiece's, or those of published translation models: Moses' token
 """
 
 import re
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 from io import BytesIO
@@ -68,12 +68,9 @@ def split_texts(
         for file in (f"{part}.{name}" for part in PARTS):
             counts = write_pieces(encode, text / file, output / file, processes)
             known = known or counts
-            # SentencePiece marks the first piece of each word, subword-nmt all but the last
-            words = sum(n for p, n in counts.items() if (p[:1] == "▁" if ours else p[-2:] != "@@"))
             new = sum(n for piece, n in counts.items() if piece not in known)
             yield (
-                f"{file}: {counts.total():,} pieces of {len(counts):,} types, "
-                f"{counts.total() / max(words, 1):.2f} a word"
+                f"{file}: {counts.total():,} pieces of {len(counts):,} types"
                 + (f", {new / counts.total():.2%} new" if counts is not known else "")
             )
         trained += known
@@ -118,8 +115,6 @@ def learn_pieces(texts: list[Path], prefix: Path, settings: PieceSettings) -> Pa
             minloglevel=1,
         )
     except RuntimeError as error:
-        for text in texts:  # an error of a file, which SentencePiece hides, comes again
-            deque(sampled_lines(text, sample), maxlen=0)
         most = re.search(r"to a value <= (\d+)", str(error))
         why = f"the text has {most[1]} pieces at most" if most else error
         raise ValueError(
@@ -213,17 +208,7 @@ def learn_codes(
         for line in part
     )
     with codes.open("w", encoding="utf-8", newline="\n") as file:
-        try:
-            learn_bpe(tokens, file, settings.vocab_size)
-        except UserError:
-            raise
-        except ValueError:  # of subword-nmt, if no word has two characters
-            file.truncate(0)
-    if len(codes.read_bytes().splitlines()) < 2:
-        raise UserError(
-            f"{', '.join(map(str, texts.values()))}: no two characters stand together twice, "
-            "so that nothing can be merged; give more text"
-        )
+        learn_bpe(tokens, file, settings.vocab_size)
     return codes
 
 
