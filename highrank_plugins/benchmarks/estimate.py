@@ -96,8 +96,6 @@ def run_estimates(
     """Measure a step of each training run, and print a table; return how many failed."""
     import torch
 
-    if settings.devices == 1 and settings.efficiency != 1:
-        raise CaseError("--efficiency: of several devices; set --devices, or leave it out")
     from highrank_plugins.benchmarks.models import parameters
 
     changes, rows, machine = settings.changes(), [], ""

@@ -42,9 +42,7 @@ def check_languages(endings: Sequence[str]) -> None:
 def find_parts(data: Path, endings: Sequence[str]) -> dict[str, list[Path]]:
     """Return the files of each part; those of one text to be split are `ALL`."""
     check_languages(endings)
-    if data.is_file():
-        if len(endings) > 1:
-            raise UserError(f"--data {data}: a translator needs two files; give their folder")
+    if data.is_file() and len(endings) == 1:
         return {ALL: [data]}
     if not data.is_dir():
         if whole := _complete(_files(data.parent, data.name, endings)):

@@ -61,7 +61,6 @@ def test_a_loss_is_timed_and_written_to_csv(tmp_path):
     (["loss", "--dtype", "float23"], "'float23' is not one of"),
     (["loss", "--csv", "/tmp"], "--csv /tmp: name a file"),
     (["train", "--preset", "wmt"], "known: ui_strings_en_de"),
-    (["estimate", RECIPES / EXAMPLE, "--efficiency", "0.9"], "--efficiency: of several devices"),
     (["loss", "--head", "moss"], "did you mean 'mos'"),
     (["loss", "--pointwise", "gs"], "did you mean 'gss'"),
 ])  # fmt: skip

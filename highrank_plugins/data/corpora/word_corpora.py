@@ -34,7 +34,12 @@ class WordCorpus:
 
 # Mikolov's version: lower case, numbers as N, the 10,000 most frequent words
 PTB = WordCorpus(
-    layouts=("{split}.txt", "ptb.{split}.txt", "simple-examples/data/ptb.{split}.txt"),
+    layouts=(
+        "{split}.txt",
+        "ptb.{split}.txt",
+        "data/ptb.{split}.txt",
+        "simple-examples/data/ptb.{split}.txt",
+    ),
     tokens={"train": 929_589, "valid": 73_760, "test": 82_430},
     types=10_000,
     digests={  # as torchtext publishes them

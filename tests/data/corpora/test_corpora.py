@@ -34,7 +34,8 @@ def other(**options):
 
 
 @pytest.mark.parametrize(
-    "name", ["{}.txt", "ptb.{}.txt", "simple-examples/data/ptb.{}.txt", "{}.txt.gz"]
+    "name",
+    ["{}.txt", "ptb.{}.txt", "data/ptb.{}.txt", "simple-examples/data/ptb.{}.txt", "{}.txt.gz"],
 )
 def test_words_of_every_layout_are_written_unchanged_and_counted(tmp_path, name):
     data = made.ptb(tmp_path / "data", name.removesuffix(".gz"))
