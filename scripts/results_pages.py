@@ -321,10 +321,7 @@ def measures_page(of: Mapping[str, str]) -> str:
 def spamlang_page(name: str, of: Mapping[str, Any]) -> str:
     """Return the page of runs of the synthetic copying task."""
     record = json.loads((DOCS / "records" / f"{name}.json").read_text(encoding="utf-8"))
-    lines = grid_table(record["runs"]).splitlines()
-    # without the last two columns, which are for those who read the record
-    lines = [f"{x.rsplit('|', 3)[0]}|" if x.startswith("|") else x for x in lines]
-    return "\n".join([f"# {of['title']}", "", of["text"], *lines, ""])
+    return "\n".join([f"# {of['title']}", "", of["text"], grid_table(record["runs"])])
 
 
 def pages() -> dict[str, str]:

@@ -1,11 +1,10 @@
 """Train every configuration of every recipe for 50 updates at a reduced width.
 
-    python scripts/try_configurations.py --text DIR [RECIPE/CONF …]
+    python scripts/try_configurations.py --text DIR
 
 DIR has {train,valid}.{en,de}, such as Multi30k; language models read the English side. The results
-are written to docs/configurations.md, where those of configurations that are not named are kept.
-All options are the configuration's except those in `REDUCED`. A loss that does not fall, or a
-training run that fails, makes the exit code 1.
+are written to docs/configurations.md. All options are the configuration's except those in
+`REDUCED`. A loss that does not fall, or a training run that fails, makes the exit code 1.
 """
 
 import argparse
@@ -159,17 +158,9 @@ def row_of(path: Path, trial: Trial) -> list[str]:
     return [*name_of(path), f"`{arch}`", *losses, verdict]
 
 
-def read_rows() -> dict[tuple[str, str], list[str]]:
-    """Return the cells of the page by recipe and configuration; none if it is missing."""
-    lines = PAGE.read_text(encoding="utf-8").splitlines() if PAGE.exists() else []
-    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
-    return {(row[0], row[1]): row for row in rows[1:]}
-
-
-def page(rows: dict[tuple[str, str], list[str]]) -> str:
-    """Return the page in Markdown; configurations that no longer exist are left out."""
-    known = [rows[name] for name in map(name_of, configurations()) if name in rows]
-    found = table(["recipe", "`--conf`", "`--arch`", "first", "last", "loss"], known)
+def page(rows: Sequence[list[str]]) -> str:
+    """Return the page in Markdown."""
+    found = table(["recipe", "`--conf`", "`--arch`", "first", "last", "loss"], rows)
     return f"""# Every configuration, tried
 
 This page is written by `python scripts/try_configurations.py --text DIR`. Each configuration of
@@ -199,20 +190,16 @@ def main() -> None:
     parser.add_argument(
         "--text", type=Path, required=True, help="folder with {train,valid}.{en,de}"
     )
-    parser.add_argument("names", nargs="*", help="RECIPE/CONF (default: all)")
     given = parser.parse_args()
-    paths = {"/".join(name_of(path)): path for path in configurations()}
-    if unknown := [name for name in given.names if name not in paths]:
-        parser.error(f"no configuration {', '.join(unknown)}; names are as in {PAGE.name}")
     start()
-    rows, all_fall = read_rows(), True
+    rows, all_fall = [], True
     with TemporaryDirectory() as folder:
         prepare(given.text.absolute(), Path(folder))
-        for name in given.names or paths:
-            trial = try_configuration(paths[name], Path(folder))
+        for path in configurations():
+            trial = try_configuration(path, Path(folder))
             all_fall &= trial.falls
-            rows[name_of(paths[name])] = row_of(paths[name], trial)
-            print(name, trial, flush=True)
+            rows.append(row_of(path, trial))
+            print(path, trial, flush=True)
     PAGE.write_text(page(rows), encoding="utf-8")
     sys.exit(not all_fall)
 

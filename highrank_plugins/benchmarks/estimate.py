@@ -8,13 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from highrank_plugins.benchmarks.case import (
-    CaseError,
-    ModelCase,
-    TimingSettings,
-    changed,
-    check_device,
-)
+from highrank_plugins.benchmarks.case import CaseError, ModelCase, TimingSettings, changed
 from highrank_plugins.benchmarks.measuring import MeasurementFailed
 from highrank_plugins.benchmarks.run import measure
 from highrank_plugins.common import formatting
@@ -102,9 +96,6 @@ def run_estimates(
     """Measure a step of each training run, and print a table; return how many failed."""
     import torch
 
-    if settings.devices == 1 and settings.efficiency != 1:
-        raise CaseError("--efficiency: of several devices; set --devices, or leave it out")
-    check_device(settings.device)
     from highrank_plugins.benchmarks.models import parameters
 
     changes, rows, machine = settings.changes(), [], ""

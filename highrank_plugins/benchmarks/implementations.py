@@ -49,8 +49,7 @@ def loss_step(implementation: str, case: LossCase) -> Step:
     def step() -> None:
         head.zero_grad()
         features.grad = None
-        total = loss(head, features, target)
-        (total if total.dim() == 0 else total.sum()).backward()
+        loss(head, features, target).backward()
 
     return step
 
@@ -95,9 +94,8 @@ def loss_function(implementation: str, case: LossCase) -> Loss:
         return LIBRARIES[implementation](case)
     return lambda head, x, y: (
         head.nll(
-            x, y, label_smoothing=case.label_smoothing, reduction=case.reduction,
-            impl=implementation, memory=case.memory * 2**20 or None,
-            entropy=case.entropy, z_loss=case.z_loss,
+            x, y, label_smoothing=case.label_smoothing, reduction="sum", impl=implementation,
+            memory=case.memory * 2**20 or None, entropy=case.entropy, z_loss=case.z_loss,
         ).loss
     )  # fmt: skip
 

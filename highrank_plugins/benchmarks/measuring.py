@@ -22,6 +22,7 @@ def use(device: str, threads: int) -> None:
 
     if threads:
         torch.set_num_threads(threads)
+    torch.empty(0, device=device)  # torch says what a missing device lacks
     if device.startswith("cuda:"):
         torch.cuda.set_device(device)
 

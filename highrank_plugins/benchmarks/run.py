@@ -117,8 +117,6 @@ def run_models(
     names: list[str], models: list[str] | None, changes: dict[str, Any], benchmark: Benchmark
 ) -> int:
     """Measure training steps or beam search of each model; return how many failed."""
-    if any(not model.strip() for model in models or ()):
-        raise CaseError("--model: expected an arch, then its options after a space")
     return benchmark.run(
         (name, case, models or list(case.models), case.baseline)
         for name, case in _cases(benchmark.kind, names, changes).items()
@@ -148,7 +146,6 @@ def _cases(kind: str, names: list[str], changes: dict[str, Any]) -> dict[str, Ca
     found: dict[str, Case] = {}
     for name in names:
         found |= {n: cases.changed(case, changes) for n, case in cases.named(kind, name).items()}
-    cases.check_device(changes["device"])  # last: torch takes seconds to load
     return found
 
 
@@ -177,7 +174,7 @@ def largest_batch(
     implementation: str,
     limit: int,
     threads: int,
-    say: Callable[[str], object] = lambda text: None,
+    say: Callable[[str], object],
 ) -> Any:
     """Return `case` with the largest batch that fits into `limit` bytes; `say` what is tried."""
     field, step = ("tokens", STEP) if isinstance(case, LossCase) else ("sentences", 1)

@@ -30,7 +30,6 @@ class LossSettings(BenchSettings):
     components: str | None = option(None, "Components K, in the same way.")
     classes: str | None = option(None, "Classes M, in the same way.")
     memory: str | None = option(None, "Memory of a chunk in MiB, as --head-loss-memory.")
-    reduction: str = option("sum", "sum or none.")
     head: str | None = option(None, "Structure instead of the preset's.")
     pointwise: str | None = option(None, "Pointwise function instead of the preset's.")
 
@@ -47,7 +46,7 @@ def loss(
 
     Times forward and backward passes together.
     """
-    given = {name: getattr(settings, name) for name in ("reduction", "head", "pointwise")}
+    given = {name: getattr(settings, name) for name in ("head", "pointwise")}
     changes = settings.changes(**given, user_dir=user_dir)
     sizes = {n: getattr(settings, n) for n in ("tokens", "components", "classes", "memory")}
     grid = {n: numbers(f"--{n}", text, int) for n, text in sizes.items() if text is not None}

@@ -72,7 +72,8 @@ def explained_places(
 ) -> Iterator[str]:
     """Yield a line with file and line number for each problem that a model has with a block."""
     schema = model.model_json_schema()
-    keys = {key for of in (schema, *schema.get("$defs", {}).values()) for key in of["properties"]}
+    parts = (schema, *schema.get("$defs", {}).values())
+    keys = {key for of in parts for key in of.get("properties", ())}
     for problem in error.errors():
         path = (*block, *map(str, problem["loc"]))
         message = problem["msg"].removeprefix("Value error, ")

@@ -22,7 +22,7 @@ Entry = tuple[str, bool, Callable[[], IO[bytes] | gzip.GzipFile | None] | None]
 _BLOCK = 1 << 20
 _DAMAGE = (
     tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, zlib.error, lzma.LZMAError,
-    NotImplementedError,  # a zip with an unknown compression method
+    RuntimeError,  # a zip that is encrypted, or has an unknown compression method
 )  # fmt: skip
 LARGEST_RATIO = 200  # ratio of unpacked to packed bytes; about 5 for text
 SMALLEST_LIMIT = 10**9  # bytes that any archive may unpack to
@@ -112,8 +112,6 @@ def _tar_entries(archive: Path) -> Iterator[Entry]:
 def _zip_entries(archive: Path) -> Iterator[Entry]:
     with zipfile.ZipFile(archive) as zipped:
         for member in zipped.infolist():
-            if member.flag_bits & 1:
-                raise UserError(f"{archive}: {member.filename} is encrypted")
             is_regular = stat.S_IFMT(member.external_attr >> 16) in (0, stat.S_IFREG)
             opened = partial(zipped.open, member) if is_regular else None
             yield member.filename, member.is_dir(), opened

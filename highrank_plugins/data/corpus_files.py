@@ -66,12 +66,6 @@ class CorpusFiles(BaseModel):
     texts: Texts | None = None
     gigabytes: PositiveInt | None = None
 
-    @model_validator(mode="after")
-    def _says_something(self) -> "CorpusFiles":
-        if not self.files and self.texts is None:
-            raise ValueError("needs files, or texts")
-        return self
-
 
 def read_corpus(path: Path) -> CorpusFiles:
     """Return what a `corpus.yaml` says."""

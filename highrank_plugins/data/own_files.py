@@ -7,15 +7,10 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from pydantic import PositiveInt, ValidationError, model_validator
+from pydantic import PositiveInt, RootModel, model_validator
 
 from highrank_plugins.analysis.scored_text import separates_words
-from highrank_plugins.common.blocks import (
-    BlockOptions,
-    ConfigurationError,
-    explained_places,
-    read_alone,
-)
+from highrank_plugins.common.blocks import BlockOptions, read_alone, validated
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.text_lines import TextRules, paired, read_text
 from highrank_plugins.common.user_error import UserError
@@ -47,9 +42,7 @@ def check_languages(endings: Sequence[str]) -> None:
 def find_parts(data: Path, endings: Sequence[str]) -> dict[str, list[Path]]:
     """Return the files of each part; those of one text to be split are `ALL`."""
     check_languages(endings)
-    if data.is_file():
-        if len(endings) > 1:
-            raise UserError(f"--data {data}: a translator needs two files; give their folder")
+    if data.is_file() and len(endings) == 1:
         return {ALL: [data]}
     if not data.is_dir():
         if whole := _complete(_files(data.parent, data.name, endings)):
@@ -164,19 +157,6 @@ class _Size(BlockOptions):
         return self
 
 
-def _read_sizes(table: Path) -> dict[str, _Size]:
-    tree = read_alone(table, "table of sizes")
-    sizes, problems = {}, list[str]()
-    for name, size in tree.values.items():
-        try:
-            sizes[name] = _Size.model_validate(size)
-        except ValidationError as error:
-            problems += explained_places(_Size, tree, error, (name,))
-    if problems:
-        raise ConfigurationError("\n".join(problems))
-    return sizes
-
-
 def choose_size(
     table: Path, counts: TextCounts, wanted: str, units: str = "pieces"
 ) -> tuple[str, str, dict[str, Any]]:
@@ -185,7 +165,7 @@ def choose_size(
     `auto` takes the first size whose bounds the text is below, in lines and units. There are at
     least as many updates as `epochs` take.
     """
-    sizes = _read_sizes(table)
+    sizes = validated(RootModel[dict[str, _Size]], read_alone(table, "table of sizes")).root
     if wanted not in {"auto", *sizes}:
         raise UserError(
             f"--size {wanted}: expected auto, {', '.join(sizes)}{did_you_mean(wanted, sizes)}"

@@ -170,27 +170,15 @@ class OwnText:
     def _fate(self, part: str, pair: OwnLines, number: int, given: bool) -> str:
         """Return `KEPT`, or the reason to leave out a line."""
         key, is_held_out = digest(pair[0]), given and part != "train"
-        why, problem, remedy, side = "", "", "", 0
-        if not all(pair):
-            why, problem = "empty", "empty line"
-            remedy = "remove it" + " and its partner" * (len(pair) > 1)
-            side = pair.index("")
-        elif max(line.count(" ") for line in pair) >= MAX_WORDS:
-            problem, remedy = f"more than {MAX_WORDS} words", "split the line"
-            why = f"longer than {MAX_WORDS} words"
-        if why and is_held_out:
-            raise TextError(f"{self.parts[part][side]}:{number + 1}: {problem}; {remedy}")
-        if why:
-            return why
+        is_long = max(line.count(" ") for line in pair) >= MAX_WORDS
+        if why := "empty" if "" in pair else f"longer than {MAX_WORDS} words" if is_long else "":
+            if not is_held_out:
+                return why
+            path = self.parts[part][pair.index("") if "" in pair else 0]
+            partner = " and its partner" * (len(pair) > 1)
+            raise TextError(f"{path}:{number + 1}: {why}; change or remove the line{partner}")
         if is_held_out:
             self._held_out.setdefault(key, Counter())[part] += 1
-            return KEPT
-        if self.stream and not given:  # training text comes first
-            if part == "train":
-                self._seen.add(key)
-            elif key in self._seen:
-                self._known.add(key)
-                self._held_out.setdefault(key, Counter())[part] += 1
             return KEPT
         if key in self._held_out and self.overlap == "drop":
             return "in valid or test, too"
@@ -258,8 +246,6 @@ class OwnText:
         for part in PARTS:
             counts = self.ledger[part][0]
             out, left = counts["out"], _left_out(counts) or "; nothing is left out"
-            few = part != "train" and _size(counts) < 10 * LEAST_HELD_OUT
-            left += f"; few: {HELD_OUT} lines tell layers apart better" if few else ""
             yield f"{part}: {out['sentences']:,} lines, {out['words']:,} words{left}"
         if known := self._known_lines():
             said = ", ".join(f"{known[part]:,} lines of {part}" for part in ("valid", "test"))

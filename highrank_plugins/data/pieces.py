@@ -3,9 +3,8 @@
 They are SentencePiece's, or those of published translation models: Moses' tokens, then subword-nmt.
 """
 
-import logging
 import re
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 from io import BytesIO
@@ -23,7 +22,6 @@ from highrank_plugins.data.binarising import BATCH, PARTS
 
 # how often a piece is in the training text on average, below which most are hardly learnt
 LEAST_TIMES = 20
-logger = logging.getLogger(__name__)
 Encoder = Callable[[list[str]], list[str]]
 
 
@@ -70,12 +68,9 @@ def split_texts(
         for file in (f"{part}.{name}" for part in PARTS):
             counts = write_pieces(encode, text / file, output / file, processes)
             known = known or counts
-            # SentencePiece marks the first piece of each word, subword-nmt all but the last
-            words = sum(n for p, n in counts.items() if (p[:1] == "▁" if ours else p[-2:] != "@@"))
             new = sum(n for piece, n in counts.items() if piece not in known)
             yield (
-                f"{file}: {counts.total():,} pieces of {len(counts):,} types, "
-                f"{counts.total() / max(words, 1):.2f} a word"
+                f"{file}: {counts.total():,} pieces of {len(counts):,} types"
                 + (f", {new / counts.total():.2%} new" if counts is not known else "")
             )
         trained += known
@@ -120,8 +115,6 @@ def learn_pieces(texts: list[Path], prefix: Path, settings: PieceSettings) -> Pa
             minloglevel=1,
         )
     except RuntimeError as error:
-        for text in texts:  # an error of a file, which SentencePiece hides, comes again
-            deque(sampled_lines(text, sample), maxlen=0)
         most = re.search(r"to a value <= (\d+)", str(error))
         why = f"the text has {most[1]} pieces at most" if most else error
         raise ValueError(
@@ -158,9 +151,6 @@ def write_pieces(encode: Encoder, text: Path, output: Path, processes: int = 1) 
         for lines in tqdm(done, output.name, total, unit="batch", **bar_options()):
             counts.update(chain.from_iterable(map(str.split, lines)))
             file.writelines(f"{line}\n" for line in lines)
-    is_ours = getattr(encode, "func", None) is _encode
-    if is_ours and (marked := sum("▁".encode() in line for _, line in byte_lines(text))):
-        logger.warning("%s: SentencePiece makes a blank of ▁ in %d lines", text, marked)
     return counts
 
 
@@ -185,15 +175,10 @@ def sampled_lines(text: Path, sample: int | None) -> Iterable[str]:
 def _tools(language: str) -> tuple[Any, Any]:
     try:
         from sacremoses import MosesPunctNormalizer, MosesTokenizer
-        from sacremoses.corpus import NonbreakingPrefixes
     except ModuleNotFoundError:
         raise ValueError(
             "Moses' tokens need sacremoses: pip install sacremoses subword-nmt"
         ) from None
-    if language not in NonbreakingPrefixes().available_langs.values():
-        logger.warning(
-            "Moses has no abbreviations of language %r; using those of English", language
-        )
     return MosesPunctNormalizer(lang=language), MosesTokenizer(lang=language)
 
 
@@ -223,17 +208,7 @@ def learn_codes(
         for line in part
     )
     with codes.open("w", encoding="utf-8", newline="\n") as file:
-        try:
-            learn_bpe(tokens, file, settings.vocab_size)
-        except UserError:
-            raise
-        except ValueError:  # of subword-nmt, if no word has two characters
-            file.truncate(0)
-    if len(codes.read_bytes().splitlines()) < 2:
-        raise UserError(
-            f"{', '.join(map(str, texts.values()))}: no two characters stand together twice, "
-            "so that nothing can be merged; give more text"
-        )
+        learn_bpe(tokens, file, settings.vocab_size)
     return codes
 
 

@@ -27,7 +27,6 @@ OWN = ("text_config", "head", "head_options", "feature_scale")
 # what the base class has is not the trunk's, apart from what the trunk itself is to return
 BASE = {*dir(PreTrainedConfig), *vars(PreTrainedConfig()), *OWN, *TOKENS, TIED}
 BASE -= {"output_hidden_states", "output_attentions", "chunk_size_feed_forward"}
-SIZES = {"num_classes", "feature_dim", "weight"}  # of the head, which are the trunk's
 CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
 # what save_pretrained writes beside config.json, for Auto classes with trust_remote_code
 MODULE = "modeling_highrank"
@@ -66,8 +65,6 @@ class HighrankConfig(PreTrainedConfig):
             setattr(self.text_config, name, value)
         given = dict(head_options or {})
         given |= {n: value.tolist() for n, value in given.items() if hasattr(value, "tolist")}
-        if sizes := SIZES & given.keys():
-            raise UserError(f"{', '.join(sorted(sizes))}: the model's own; leave it out")
         self.head, self.head_options = head, {"bias": False, **given}
         own = None if text_config is None else logit_factor(self.text_config)
         self.feature_scale = own if feature_scale is None else feature_scale

@@ -41,7 +41,7 @@ def replace_head(
     """
     own, text = own_layer(model)
     width = options.get("embed_dim")
-    check_start(start, noise, own.in_features, options)
+    check_start(start, own.in_features, options)
     spread = spread_ids(len(own.weight), own.weight)
     ids = spread if batch is None else checked(batch, len(own.weight))
     tied = own.weight is model.get_input_embeddings().weight and width in (None, own.in_features)
@@ -66,13 +66,11 @@ def replace_head(
     return replaced.train(model.training)
 
 
-def check_start(start: str, noise: float, own: int, options: Mapping[str, Any]) -> None:
+def check_start(start: str, own: int, options: Mapping[str, Any]) -> None:
     """Refuse an unknown start, and options that do not go with it."""
     width = options.get("embed_dim")
     if start not in STARTS:
         raise UserError(f"start: expected one of {', '.join(STARTS)}, got {start!r}")
-    if not noise >= 0:
-        raise UserError(f"noise: expected a number from 0, got {noise}")
     if start == "lm_head" and "context_scale" in options:
         raise UserError("context_scale: start='lm_head' takes it from batch; leave it out, or set "
                         "start='weight' or 'fresh'")  # fmt: skip

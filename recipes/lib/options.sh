@@ -37,22 +37,12 @@ assign() {                              # assign NAME VALUE
     fi
 }
 
-did_you_mean() {                        # did_you_mean WORD KNOWN…
-    # without the package, which a later check names, the message has no suggestion
-    python -I -c 'import sys
-from highrank_plugins.common.names import did_you_mean
-print(did_you_mean(sys.argv[1], sys.argv[2:]))' "$@" 2>/dev/null || true
-}
-
 # check_flag FLAG NAME…: refuse a flag that is not --NAME of one of these.
 check_flag() {
     local _name=${1#--}
     [[ $1 == --* ]] ||
         refuse "unexpected word '$1'; options are written --name value (see --help)"
-    [[ " ${*:2} " == *" ${_name//-/_} "* ]] && return
-    local _flags=("${@:2}")
-    _flags=("${_flags[@]//_/-}")
-    refuse "unknown option $1$(did_you_mean "$1" "${_flags[@]/#/--}"); see --help"
+    [[ " ${*:2} " == *" ${_name//-/_} "* ]] || refuse "unknown option $1; see --help"
 }
 
 # check_stages LAST: refuse --stage and --stop-stage outside 0 to LAST, or in the wrong order.

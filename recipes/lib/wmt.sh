@@ -37,7 +37,7 @@ choose_scale() {
     case $scale in
         full) corpus=${corpus:-$recipe_dir/corpus.yaml} conf=${conf:-yang2019/mixtape} ;;
         small) corpus=${corpus:-$recipe_dir/corpus_small.yaml} conf=${conf:-small/mixtape} ;;
-        *) refuse "--scale '$scale': expected full or small$(did_you_mean "$scale" full small)" ;;
+        *) refuse "--scale '$scale': expected full or small" ;;
     esac
 }
 

@@ -187,8 +187,7 @@ def spamlang(
     Example: python -m recipes.synthetic spamlang --heads softmax,mos --classes 1000 --dim 16
 
     Prints a table: steps until 99 % of the predictions are right, and the share of the logits'
-    gradient that reaches contexts and features, at first and when half is learnt. The task is that
-    of Godey and Artzi 2026.
+    gradient that reaches contexts and features at first. The task is that of Godey and Artzi 2026.
     """
     plots.check_plot(plot)
     require_file(output)
@@ -227,7 +226,6 @@ def multimode(
     components: Components = None,
     settings: MultimodeSettings,
     output: Output = None,
-    plot: Plot = None,
     user_dir: UserDir = None,
 ) -> None:
     """Test whether layers rank several dissimilar words on top.
@@ -236,17 +234,10 @@ def multimode(
 
     Trains layers on contexts with several correct words each.
     """
-    plots.check_plot(plot)
     require_file(output)
     chosen = heads_named(names("--heads", heads), components)
     fits = multimode_experiment(chosen, settings, bar)
     report({"settings": settings.model_dump(), "fits": fits}, output)
-    _draw_shares(plot, {name: fit.recall for name, fit in fits.items()})
-
-
-def _draw_shares(plot: Path | None, shares: dict[str, float]) -> None:
-    if plot is not None:
-        plots.draw(plot, Bars({"": shares}, "Correct words ranked on top", ("", "share")))
 
 
 def contexts(
@@ -260,7 +251,6 @@ def contexts(
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="Look for the word among the N top ones.")] = 5,
     output: Output = None,
-    plot: Plot = None,
     user_dir: UserDir = None,
 ) -> None:
     """Check whether a trained model ranks the next word of your contexts on top.
@@ -269,14 +259,12 @@ def contexts(
 
     Yang et al. (2018) and Parthiban et al. (2021) print such contexts.
     """
-    plots.check_plot(plot)
     require_file(output)
     from recipes.synthetic.contexts import continuations, read_contexts
 
     found = continuations(checkpoint, data, read_contexts(file), top, split)
-    correct = [float(one.rank < top) for one in found]
-    report({"top": top, "share": sum(correct) / len(correct), "contexts": found}, output)
-    _draw_shares(plot, {str(number): hit for number, hit in enumerate(correct, 1)})
+    share = sum(one.rank < top for one in found) / len(found)
+    report({"top": top, "share": share, "contexts": found}, output)
 
 
 EXPERIMENTS: dict[str, Callable[..., None]] = {

@@ -9,11 +9,11 @@ from highrank_plugins.reports import plots
 from highrank_plugins.results.record import load_record
 from highrank_plugins.results.results_table import numbers_of
 
+NUMBERS = {"rank": "Press rank", "perplexity": "perplexity"}
+
 
 def gss_grid(
     records: Annotated[list[Path], "Records of models, each trained with its own c and k."],
-    rank: Annotated[str, "Metric of the records for the rank."] = "test_rank",
-    perplexity: Annotated[str, "Metric of the records for the perplexity."] = "test_perplexity",
     output: Annotated[Path | None, "JSON file to write the result to."] = None,
     plot: Annotated[Path | None, "Draw into FILE.png, .svg or .pdf."] = None,
 ) -> None:
@@ -24,21 +24,20 @@ def gss_grid(
     Takes records of models, each trained with its own c and k (Parthiban et al. 2021).
     """
     plots.check_plot(plot)
-    numbers = {"rank": rank, "perplexity": perplexity}
     points = [_c_and_k(path) for path in records]
     for path, point in zip(records, points, strict=True):
         if points.count(point) > 1:
             raise ValueError(f"{path}: another record has its c and k, too; give one of each")
-    for point, found in zip(points, numbers_of(records, *numbers.values()), strict=True):
-        point |= zip(numbers, found, strict=True)
-    columns = [[point[name] for point in points] for name in numbers]
+    found = numbers_of(records, *(f"test_{name}" for name in NUMBERS))
+    for point, own in zip(points, found, strict=True):
+        point |= zip(NUMBERS, own, strict=True)
+    columns = [[point[name] for point in points] for name in NUMBERS]
     varies = len(points) > 2 and all(len({*column}) > 1 for column in columns)
     report({"points": points, "correlation": pearson(*columns) if varies else None}, output)
     if plot is not None:
-        titles = {"rank": "Press rank", "perplexity": "perplexity"}
         maps = {
             title: {(point["c"], point["k"]): point[name] for point in points}
-            for name, title in titles.items()
+            for name, title in NUMBERS.items()
         }
         _draw(plot, maps)
 

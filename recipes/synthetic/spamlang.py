@@ -28,7 +28,6 @@ from highrank_plugins.analysis.retention import (
 from highrank_plugins.heads import Head, build_head
 
 GOAL = 0.99  # share of correct predictions
-HALF = 0.5  # share of correct predictions at the second measurement
 MEASURED = 16  # number of tokens in a retention measurement
 EVALUATED = 512  # number of texts in an evaluation
 NUMBERS = 2**24  # logits held in memory at a time
@@ -64,10 +63,9 @@ class SpamLangRun:
         steps: of the first evaluation with 99 % right; None if `settings.steps` do not suffice.
         accuracy, loss: of the last evaluation; loss in nats.
         contexts: share of the logits' gradient that W lets through to the contexts, before the
-            first step, and `contexts_half` once half of the predictions were right; None if they
-            never were.
-        features, features_half: the same share at the features, of which the contexts are
-            functions; for a softmax both are one.
+            first step.
+        features: the same share at the features, of which the contexts are functions; for a
+            softmax both are one.
     """
 
     steps: int | None
@@ -75,8 +73,6 @@ class SpamLangRun:
     loss: float
     contexts: float
     features: float
-    contexts_half: float | None
-    features_half: float | None
 
 
 class SymbolTrunk(nn.Module):
@@ -157,7 +153,6 @@ def spamlang(options: dict[str, Any], settings: SpamLangSettings) -> SpamLangRun
     draw = torch.Generator().manual_seed(settings.seed)
     unseen = _texts(settings, EVALUATED, torch.Generator().manual_seed(settings.seed + 10**6))
     first = retentions(trunk, head, unseen, settings.backward_rank)
-    half: tuple[float | None, float | None] = (None, None)
     steps, accuracy, loss = None, 0.0, math.nan
     for step in range(1, settings.steps + 1):
         text = _texts(settings, settings.batch, draw)
@@ -169,16 +164,13 @@ def spamlang(options: dict[str, Any], settings: SpamLangSettings) -> SpamLangRun
         optimizer.step()
         if step % settings.every and step < settings.steps:
             continue
-        sought = HALF if half[0] is None else GOAL
-        accuracy, loss = _evaluate(trunk, head, unseen, sought if step < settings.steps else 0)
+        accuracy, loss = _evaluate(trunk, head, unseen, GOAL if step < settings.steps else 0)
         if not math.isfinite(loss):
             raise ValueError(f"step {step}: the loss is {loss}; lower --lr ({settings.lr:g})")
-        if half[0] is None and accuracy >= HALF:
-            half = retentions(trunk, head, unseen, settings.backward_rank)
         if accuracy >= GOAL:
             steps = step
             break
-    return SpamLangRun(steps, accuracy, loss, *first, *half)
+    return SpamLangRun(steps, accuracy, loss, *first)
 
 
 def _texts(settings: SpamLangSettings, count: int, draw: torch.Generator) -> Tensor:

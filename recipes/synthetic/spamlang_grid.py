@@ -21,7 +21,7 @@ Case = tuple[SpamLangRecord, dict[str, Any], SpamLangSettings]
 _Group = tuple[int, int, str]  # M, d and layer
 _HEADINGS = [
     "M", "d", "layer", f"steps to {GOAL:.0%}", "p (Holm)", "correct at the end",
-    "retention at contexts", "at features", "at contexts, half learnt", "at features, half learnt",
+    "retention at contexts", "at features",
 ]  # fmt: skip
 
 
@@ -155,7 +155,7 @@ def grid_table(runs: Sequence[SpamLangRecord]) -> str:
     """Return a row for each vocabulary, width and layer, over its seeds, in Markdown.
 
     A layer is compared with the softmax of the same vocabulary and width if all runs of both have
-    reached the goal. A dash stands for shares at a half that not all runs have reached.
+    reached the goal.
     """
     groups: dict[_Group, list[SpamLangRecord]] = {}
     for run in runs:
@@ -164,8 +164,7 @@ def grid_table(runs: Sequence[SpamLangRecord]) -> str:
     rows = []
     for case, group in sorted(groups.items(), key=lambda item: item[0][:2]):
         classes, dim, layer = case
-        names = ("contexts", "features", "contexts_half", "features_half")
-        shares = [_share(group, name) for name in names]
+        shares = [f"{_mean(group, name):.3f}" for name in ("contexts", "features")]
         p_value = f"{p_values[case]:.2g}" if case in p_values else "–"
         correct = f"{_mean(group, 'accuracy'):.1%}"
         rows.append([f"{classes:,}", str(dim), layer, _steps(group), p_value, correct, *shares])
@@ -191,10 +190,6 @@ def _p_values(groups: Mapping[_Group, Sequence[SpamLangRecord]]) -> dict[_Group,
 
 def _mean(runs: Sequence[SpamLangRecord], name: str) -> float:
     return mean(run[name] for run in runs)
-
-
-def _share(runs: Sequence[SpamLangRecord], name: str) -> str:
-    return "–" if None in [run[name] for run in runs] else f"{_mean(runs, name):.3f}"
 
 
 def _steps(runs: Sequence[SpamLangRecord]) -> str:

@@ -57,16 +57,12 @@ def test_a_loss_is_timed_and_written_to_csv(tmp_path):
     (["loss", "--tokens", "many"], "--tokens many"),
     (["loss", "--preset", "softmax_ptb", "--components", "2,4"], "--components: softmax has none"),
     (["loss", "--tokens", "0"], "--tokens must be at least 1"),
-    (["loss", "--classes", "2000", "--preset", "techniques"], "must be at least 10000, S of"),
-    (["loss", "--dtype", "float23"], "did you mean 'float32'"),
-    (["train", "--device", "cuda:99"], "--device cuda:99"),
-    (["loss", "--reduction", "mean"], "--reduction mean"),
+    (["loss", "--classes", "2000", "--preset", "techniques"], "frequent"),
+    (["loss", "--dtype", "float23"], "'float23' is not one of"),
     (["loss", "--csv", "/tmp"], "--csv /tmp: name a file"),
-    (["train", "--model", " "], "--model: expected an arch"),
     (["train", "--preset", "wmt"], "known: ui_strings_en_de"),
-    (["estimate", RECIPES / EXAMPLE, "--efficiency", "0.9"], "--efficiency: of several devices"),
-    (["loss", "--head", "moss"], "--head moss does not exist; did you mean 'mos'"),
-    (["loss", "--pointwise", "gs"], "--pointwise gs does not exist; did you mean 'gss'"),
+    (["loss", "--head", "moss"], "did you mean 'mos'"),
+    (["loss", "--pointwise", "gs"], "did you mean 'gss'"),
 ])  # fmt: skip
 def test_bad_input_is_refused(words, message):
     done = bench(*words)
@@ -83,10 +79,10 @@ def test_tables_of_several_files_name_their_own_machines(tmp_path):
     done = bench("table", *paths)
     assert done.stdout.startswith("first\n\n| case |") and "\n\nsecond\n\n| case |" in done.stdout
     heading = paths[0].read_text().splitlines()[0]
-    for text, message in (f"{heading}\n", "holds no measurements"), ("a,b\n1,2\n", "milliseconds"):
+    for text in f"{heading}\n", "a,b\n1,2\n":
         paths[0].write_text(text)
         done = bench("table", paths[0])
-        assert done.exit_code == 2 and "first.csv" in done.stderr and message in done.stderr
+        assert done.exit_code == 2 and "first.csv: holds no measurements" in done.stderr
 
 
 def test_memory_counts_the_tensors_of_naive_code():

@@ -97,7 +97,7 @@ def test_the_largest_batch_stays_below_the_limit(monkeypatch, case, each, limit,
     assert f"{SOFTMAX}: {found[field]:,} {field} fit" in said
     assert any(line.endswith(" do not fit") for line in said)
     with pytest.raises(run.MeasurementFailed, match=f"--within.*little for {smallest}"):
-        run.largest_batch(*arguments, limit=99, threads=1)
+        run.largest_batch(*arguments, 99, 1, print)
 
 
 def test_presets_have_the_papers_sizes():

@@ -147,7 +147,7 @@ def test_bombs_and_what_cannot_be_unpacked_are_named(tmp_path, folder, monkeypat
     whole = path.read_bytes()
     entry, listed = whole.index(b"PK\3\4"), whole.index(b"PK\1\2")
     for places, value, message in (
-        ([listed + 8], 1, "a is encrypted"), ([entry + 8, listed + 10], 99, "damaged"),
+        ([listed + 8], 1, "damaged .* is encrypted"), ([entry + 8, listed + 10], 99, "damaged"),
     ):  # fmt: skip
         data = bytearray(whole)
         for place in places:

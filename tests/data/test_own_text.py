@@ -100,21 +100,18 @@ def test_a_stream_is_split_by_place_and_rare_words_become_unknown_in_all_parts(t
     def taken(text):
         (tmp_path / "book.txt").write_text(text)
         out = tmp_path / f"out{len(text)}"
-        own, said = take(tmp_path / "book.txt", out, endings=("txt",), stream=True, words=True)
-        return out, own, said
+        own, _ = take(tmp_path / "book.txt", out, endings=("txt",), stream=True, words=True)
+        return out, own
 
-    out, own, _ = taken(lines(2000, "word") + "a strange last line\n")
+    out, own = taken(lines(2000, "word") + "a strange last line\n")
     assert (out / "train.txt").read_text() == lines(1601, "word")
     said = "\n".join(own.replace_rare(out, least_count=3, most=100))
     assert "train: 1,601 lines" in said and "16.67% unknown" in said
     assert (out / "test.txt").read_text().endswith("<unk> <unk> <unk> <unk>\n")
     assert "word number <unk> of many\n" in (out / "train.txt").read_text()
-    for text in ("word\n" * 2000, "".join(f"w{n} x{n}\n" for n in range(2000))):
-        out, own, said = taken(text)
-        known = "in the training text, too: 200 lines of valid, 200 lines of test"
-        assert (known in said) == text.startswith("word")
-        with pytest.raises(UserError, match=r"train: .* words are rare .*: add --units pieces"):
-            [*own.replace_rare(out, least_count=3, most=100)]
+    out, own = taken("".join(f"w{n} x{n}\n" for n in range(2000)))
+    with pytest.raises(UserError, match=r"train: .* words are rare .*: add --units pieces"):
+        [*own.replace_rare(out, least_count=3, most=100)]
 
 
 NO_BLANKS = "这是一个没有空格的很长很长很长的句子啊\n" * 1200
@@ -126,32 +123,16 @@ OF_WORDS = {"endings": ("cs",), "words": True, "overlap": "keep"}
     [
         ("train.en", None, {}, "train.en missing; the folder has dev.cs"),
         ("dev.en", None, {}, "valid.en missing; the folder has dev.cs"),
-        (
-            "test.cs",
-            lines(49, "slovo") + "\n",
-            {},
-            "test.cs:50: empty line; remove it and its partner",
-        ),
-        ("test.cs", lines(49, "slovo") + "\n", OF_WORDS, "test.cs:50: empty line; remove it"),
-        ("test.cs", "a " * 1001 + "\n" * 50, {}, "test.cs:1: more than 1000 words; split the line"),
+        ("test.cs", lines(49, "slovo") + "\n", {}, "test.cs:50: empty; change or remove the line"),
+        ("test.cs", "a " * 1001 + "\n" * 50, OF_WORDS, "test.cs:1: longer than 1000 words; cha"),
         ("test.cs", lines(50, "slovo", 10), {}, "50 lines of test and 0 of valid are in the trai"),
         ("test.en", "これは長い日本語の文です\n" * 50, {}, "--bleu-tokens char"),
         ("train.en", lines(1200, "slovo"), {}, "1,200 of 1,200 pairs have equal sides"),
         ("train.en.gz", "x", {}, "train.en.gz is there, too; keep one"),
         ("valid.en", "x", {}, "has valid and dev; keep one of them"),
-        (
-            "train.cs",
-            " \n" * 1200,
-            {},
-            "train.en: 0 lines to train on; left out: 1,200 empty; the smal",
-        ),
+        ("train.cs", " \n" * 1200, {}, "train.en: 0 lines to train on; left out: 1,200 empty; the"),
         ("train.cs", NO_BLANKS, OF_WORDS, "add --units pieces"),
-        (
-            "mine",
-            "",
-            {"limit": 50},
-            "50 lines to train on; left out: 1,150 after --limit; the smallest model needs 1,000",
-        ),
+        ("mine", "", {"limit": 50}, "50 lines to train on; left out: 1,150 after --limit; the sma"),
         ("mine", "", {"endings": ("cs", "cs")}, "are both cs: give two languages"),
         ("mine", "", {"endings": ("cs", "e n")}, "expected a code such as cs"),
     ],
@@ -164,7 +145,6 @@ def test_bad_text_is_refused_in_one_line_with_the_remedy(tmp_path, file, content
     with pytest.raises(UserError) as error:
         take(data, **choices)
     assert message in str(error.value) and "\n" not in str(error.value)
-    assert ("and its partner" in str(error.value)) == ("and its partner" in message)
 
 
 @pytest.mark.parametrize("limit", [None, 1100])
@@ -177,12 +157,11 @@ def test_files_of_unequal_length_are_refused(tmp_path, shorter, limit):
         take(tmp_path / "all", limit=limit)
 
 
-def test_a_handful_of_held_out_lines_is_refused_and_a_few_are_called_so(tmp_path):
+def test_a_handful_of_held_out_lines_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"dev\.en: too few lines for valid \(9\): a score"):
         take(write_parts(tmp_path / "mine", others=9))
-    for count, words in ((10, "; few: 500"), (100, "words; nothing")):
-        said = take(data := write_parts(tmp_path / "mine", others=count))[1]
-        assert f"test: {count} lines" in said and words in said
+    data = write_parts(tmp_path / "mine", others=10)
+    assert "test: 10 lines" in take(data)[1]
     (data / "test.txt").write_text("a b " * 500 + "\n")  # a stream may be one long line
     (data / "train.txt").write_text(lines(1000, "word"))
     (data / "dev.txt").write_text(lines(20, "word", 5000))
@@ -232,19 +211,9 @@ def test_the_size_follows_lines_and_pieces():
     ("old", "new", "message"),
     [
         ("below: {lines: 8_000, ", "below: {", "sizes.yaml:5: tiny.below.lines: Field required"),
-        (
-            "lines: 8_000",
-            "lines: many",
-            "sizes.yaml:5: tiny.below.lines: Input should be a valid i",
-        ),
-        ("epochs: 10", "epoch: 10", "sizes.yaml:6: tiny.epoch: unknown key; did you mean 'epochs'"),
         ("epochs: 10", "", "sizes.yaml:4: tiny: epochs is missing"),
         ("max_tokens: 1000", "max_tokenz: 1000", "tiny: set.max_tokens: expected a whole number"),
-        (
-            "max_update: 800",
-            "max_update: some",
-            "set.max_update: expected a whole number above 0, ",
-        ),
+        ("max_update: 800", "max_update: x", "set.max_update: expected a whole number above 0, "),
     ],
 )
 def test_a_mistake_in_a_table_of_sizes_is_named_with_its_line(tmp_path, old, new, message):

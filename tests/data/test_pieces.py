@@ -79,7 +79,7 @@ def test_commands_say_what_they_read_and_wrote(tmp_path):
         "times on average: fewer pieces learn more; try --vocab-size 100",
     ):  # fmt: skip
         assert line in said
-    assert re.search(r"valid.en: \d+ pieces of \d types, [\d.]+ a word, [\d.]+% new\n", said)
+    assert re.search(r"valid.en: \d+ pieces of \d types, [\d.]+% new\n", said)
     assert "fewer" not in called("pieces", tmp_path, tmp_path / "less", *options, 40)
     refused = called("pieces", tmp_path, tmp_path / "o", *options, 900, code=2)
     assert "(--vocab-size) 900 does not fit the text: the text has 296 pieces" in refused
@@ -111,21 +111,8 @@ def test_a_sample_is_spread_over_the_text_and_long_lines_are_read(tmp_path):
     assert knows("Ω", learn([path], tmp_path / "pieces", 10))
 
 
-def test_a_file_that_cannot_be_read_is_not_blamed_on_the_number(text, tmp_path):
-    other, blame = tmp_path / "train.zz", r"data\.vocab_size \(--vocab-size\) 5 does not fit"
-    # 5 is too few for the characters
-    for content, said in ((None, "zz: no such file"), (b"\xff\n", "UTF-8"), (b"", blame)):
-        if content is not None:
-            other.write_bytes(content)
-        with pytest.raises(ValueError, match=said) as raised:
-            learn([text, other], tmp_path / "pieces", 5 if said == blame else 60)
-        assert said == blame or "vocab_size" not in str(raised.value)
-
-
 @pytest.mark.timeout(60)
-def test_two_processes_write_what_one_writes_and_marks_of_sentencepiece_are_said(
-    text, tmp_path, monkeypatch, caplog
-):
+def test_two_processes_write_what_one_writes(text, tmp_path, monkeypatch):
     monkeypatch.setattr("highrank_plugins.data.pieces.BATCH", 2)
     model = learn([text], tmp_path / "pieces", 60)
     text.write_text(TEXT * 20, encoding="utf-8")
@@ -133,26 +120,15 @@ def test_two_processes_write_what_one_writes_and_marks_of_sentencepiece_are_said
         write_pieces(encoder(model), text, tmp_path / f"{processes}", processes)
     assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
     assert len((tmp_path / "1").read_text().split("\n")) == 61
-    assert not caplog.text
-    text.write_text("fi▁Å\n▁ x\nx\n")
-    write_pieces(encoder(model), text, tmp_path / "out.de")
-    assert "SentencePiece makes a blank of ▁ in 2 lines" in caplog.text
 
 
-def test_subword_nmt_pieces_join_to_moses_tokens(text, tmp_path, caplog):
+def test_subword_nmt_pieces_join_to_moses_tokens(text, tmp_path):
     codes = pieces.learn_codes({"de": text}, tmp_path / "codes", PieceSettings(vocab_size=20))
     assert codes.read_text().startswith("#version")
     (line,) = pieces.code_encoder(codes, "de")(["Die Größe ist 5-fach."])
     assert "@@ " in line
     assert line.replace("@@ ", "") == "Die Größe ist 5 @-@ fach ."
     assert tokenise("5-fach.", "de") == "5-fach ."
-    for _ in range(2):
-        assert tokenise("a b.", "xx") == "a b ."
-    assert caplog.text.count("Moses has no abbreviations of language 'xx'") == 1
-    for line in ("a b c", "ab cd ef"):
-        text.write_text(f"{line}\n")
-        with pytest.raises(UserError, match=r"train\.de: no two characters stand together twice"):
-            pieces.learn_codes({"de": text}, codes, PieceSettings(vocab_size=5))
 
 
 @pytest.mark.parametrize("algorithm", ["sentencepiece", "subword_nmt"])

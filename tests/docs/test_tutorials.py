@@ -95,16 +95,6 @@ def test_the_tutorials_and_the_guides_that_use_their_translator_work(tiny, tmp_p
     assert (own / best).is_file()
 
 
-def test_the_readme_uses_the_training_command_of_the_first_page():
-    """Compare the part of the command that the README shows with the page."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (line,) = re.findall(r"fairseq-train (.*?) …", readme.replace("\\\n", ""))
-    blocks = [text for _, text, _ in blocks_of(DOCS / "howto" / "own_text.md", tiny=False)]
-    (training,) = [text for text in blocks if text.startswith("fairseq-train")]
-    options = re.findall(r"--[a-z-]+(?: [^-\s]\S*(?: --user-dir\))?)?", line)
-    assert len(options) == 6 and [option for option in options if option not in training] == []
-
-
 @pytest.mark.long
 def test_the_page_on_transformer_language_models_works(tmp_path):
     for part in ("train", "valid", "test"):

@@ -9,7 +9,7 @@ import torch
 pytest.importorskip("transformers", reason="needs transformers (the extra hf)")
 
 import transformers
-from transformers import AutoModelForCausalLM, LlamaForCausalLM, Trainer, TrainingArguments
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 
 from highrank_plugins.huggingface import HighrankConfig, HighrankForCausalLM, replace_head
 from highrank_plugins.huggingface.model import check_causal
@@ -134,17 +134,6 @@ def test_the_start_is_checked_beyond_special_tokens():
     own = large(original())
     with pytest.raises(ValueError, match=r"KL .* > 0.005 nats"):
         replace_head(own, "softcap", cap=7.0)
-
-    class Capped(LlamaForCausalLM):
-        def forward(self, *args, **kwargs):
-            out = super().forward(*args, **kwargs)
-            out.logits = 10 * torch.tanh(out.logits / 10)
-            return out
-
-    capped = Capped(own.config).eval()
-    capped.load_state_dict(own.state_dict())
-    with pytest.raises(ValueError, match=r"Capped computes more than W g . b"):
-        replace_head(capped, "softmax")
 
 
 def test_a_bad_batch_is_refused_and_leaves_the_modes_alone():

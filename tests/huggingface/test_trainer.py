@@ -8,7 +8,7 @@ pytest.importorskip("transformers", reason="needs transformers (the extra hf)")
 from transformers import Trainer, TrainingArguments
 from transformers.models.auto import modeling_auto
 
-from tests.huggingface.tiny import CLASSES, HEADS, make, numbers, original
+from tests.huggingface.tiny import CLASSES, HEADS, make, numbers
 from tests.huggingface.training import BASE, data
 
 SOME = ["softcap", "mixtape", "mos_plif"]
@@ -75,15 +75,3 @@ def test_row_22_label_smoothing_shifts_labels(head, tmp_path, monkeypatch):
     torch.testing.assert_close(found, wanted.loss, rtol=0, atol=1e-6)
     monkeypatch.delitem(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, "highrank")
     assert abs(float((trainer.compute_loss(model, dict(batch)) - wanted.loss).detach())) > 1e-3
-
-
-def test_a_softmax_trains_as_the_original(tmp_path):
-    from highrank_plugins.huggingface import replace_head
-
-    own, losses = original(), []
-    state = {n: t.clone() for n, t in own.state_dict().items()}
-    for replaced in (False, True):
-        own.load_state_dict(state)
-        model = replace_head(own, "softmax") if replaced else own
-        losses.append(trained(model, tmp_path, 4, 2)[1])
-    assert losses[0] == pytest.approx(losses[1], abs=2e-6)

@@ -48,9 +48,6 @@ PTB = RECIPES / "ptb" / "conf" / "yang2018" / "mos.yaml"
     ("finetune.nonmno=3", "{}finetune.nonmno: unrecognized arguments: --nonmno 3; did you mean"),
     ("evaluate.eval_streams=x", "evaluate.eval_streams: argument --eval-streams: invalid int"),
     # what would fail after the run
-    ("components.ends=x", "components: --ends x: expected whole numbers"),
-    ("predictions.top=0", "predictions: --top 0: must be at least 1"),
-    ("predictions.bands=5,3", "predictions: bands: ends must increase"),
     ("kld.pairs=1", "kld: --pairs 1: must be at least 2, for a standard error"),
     ("cache_eval.theta=1", "cache_eval: Missing option '--lambda'"),
 ])  # fmt: skip

@@ -60,7 +60,7 @@ def test_what_has_changed_is_repeated_or_refused(toy, changes, words, found):
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    ("--stop-stge 1", "unknown option --stop-stge; did you mean '--stop-stage'?"),
+    ("--stop-stge 1", "unknown option --stop-stge; see --help"),
     ("--recipe-dir x", "unknown option --recipe-dir"),
     ("--value", "option --value needs a value"),
     ("--value --name x", "option --value needs a value"),

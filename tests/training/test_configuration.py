@@ -137,7 +137,7 @@ def test_a_wrong_override_is_refused_in_one_line(write, overrides, message):
         ("base: base.yaml\nlaunch:\n  nodes: 0\n",
          "bad.yaml:3: launch.nodes: Input should be greater than or equal to 1"),
         *((f"{LM}corpus: {{{name}: 0}}\n", f"bad.yaml:3: corpus.{name}: Input should be greater")
-          for name in ("vocab_size", "max_train_lines", "workers")),
+          for name in ("vocab_size", "max_train_lines")),
         ("base: base.yaml\ntrain:\n  lr: [1, 2]\n", "bad.yaml:3: train.lr: must be text"),
         ("base: base.yaml\ntrain:\n  lr: 1\n  lr: 2\n", "bad.yaml:4: lr is given twice"),
         *((f"base: base.yaml\ntrain: {{{name}: {value}}}\n",

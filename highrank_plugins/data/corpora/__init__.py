@@ -27,9 +27,6 @@ class CorpusOptions(BlockOptions):
     )
     max_train_lines: int | None = option(None, "Read only the first N training lines.", ge=1)
     other_text: bool = option(False, "Accept counts that differ from the published ones.")
-    workers: int | None = option(
-        None, "Number of processes, for one_billion_word. [default: number of cores]", ge=1
-    )
 
     def refuse(self, corpus: str, *names: str) -> None:
         """Refuse the first of these options that is given."""

@@ -45,7 +45,7 @@ def prepare(name: str, data: Path, output: Path, options: CorpusOptions) -> Iter
     if missing := [path for path in chain(*parts.values()) if not path.is_file()]:
         raise UserError(f"{missing[0]} does not exist: put the corpus there")
     words = Counter[str]()
-    for counted in _parallel(count_words, shards.values(), options.workers, "count words"):
+    for counted in _parallel(count_words, shards.values(), "count words"):
         words.update(counted)
     vocabulary = WordCounts(words).most_frequent(options.vocab_size or VOCAB_SIZE)
     numbers = binarising.write_dictionary(
@@ -53,13 +53,13 @@ def prepare(name: str, data: Path, output: Path, options: CorpusOptions) -> Iter
     )
     for part, files in parts.items():
         yield binarising.report(part, *binarise(numbers, (output / part, files)))
-    total = _binarise_shards(output, shards, numbers, options)
+    total = _binarise_shards(output, shards, numbers)
     yield binarising.report(f"train, {len(shards)} shards", *total)
     yield f"{len(words):,} different words, of which {len(vocabulary):,} are kept"
 
 
 def _binarise_shards(
-    output: Path, shards: dict[int, Path], numbers: dict[str, int], options: CorpusOptions
+    output: Path, shards: dict[int, Path], numbers: dict[str, int]
 ) -> tuple[int, int, int]:
     """Binarise each shard into its folder; return the sums of the counts of `binarise`."""
     jobs = [(output / f"shard{n:02}" / "train", [path]) for n, path in shards.items()]
@@ -70,7 +70,7 @@ def _binarise_shards(
         for suffix in ("bin", "idx"):
             name = f"{part}.{suffix}"
             shutil.copyfile(output / name, jobs[0][0].with_name(name))
-    counts = _parallel(partial(binarise, numbers), jobs, options.workers, "binarise")
+    counts = _parallel(partial(binarise, numbers), jobs, "binarise")
     lines, tokens, unknown = (sum(column) for column in zip(*counts, strict=True))
     return lines, tokens, unknown
 
@@ -89,12 +89,10 @@ def binarise(numbers: dict[str, int], job: tuple[Path, list[Path]]) -> tuple[int
     return binarising.write_split(prefix, blocks, binarising.SPECIAL + len(numbers))
 
 
-def _parallel(
-    work: Callable[[Item], Result], items: Iterable[Item], workers: int | None, name: str
-) -> Iterator[Result]:
+def _parallel(work: Callable[[Item], Result], items: Iterable[Item], name: str) -> Iterator[Result]:
     """Run `ordered_map` with a progress bar."""
     from tqdm import tqdm
 
     todo = list(items)
-    results = ordered_map(work, todo, min(workers or usable_cores(), len(todo)))
+    results = ordered_map(work, todo, min(usable_cores(), len(todo)))
     yield from tqdm(results, name, len(todo), unit="shard", **bar_options())

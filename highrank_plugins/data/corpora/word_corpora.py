@@ -97,7 +97,6 @@ class WordCounts:
 
 def prepare(name: str, data: Path, output: Path, options: CorpusOptions) -> Iterator[str]:
     """Write `output`/{train,valid,test}.txt with single spaces, and counts.json; yield counts."""
-    options.refuse(name, "workers")
     corpus = {"ptb": PTB, "wikitext2": WIKITEXT2}[name]
     files = find_splits(data, corpus.layouts)
     counts = _count(corpus, files, options)
