@@ -87,10 +87,6 @@ class Target:
     def __add__(self, other: Target) -> Target:
         return _Total((1.0, self), (1.0, other))
 
-    def __radd__(self, other: int) -> Target:
-        """Return the target itself, for sum(), which begins with 0."""
-        return self if other == 0 else NotImplemented
-
     def __mul__(self, factor: float) -> Target:
         if not math.isfinite(factor):
             raise ValueError(f"targets: expected a finite factor, got {factor}")
