@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.utils import parametrize
 
 from highrank_plugins.common import provenance
-from highrank_plugins.common.names import did_you_mean, layer_name
+from highrank_plugins.common.names import layer_name
 from highrank_plugins.losses.kernels import triton
 from highrank_plugins.losses.kernels.compiled import FAMILIES
 from highrank_plugins.losses.kernels.cpp.passes import CppKernels, check_available
@@ -244,8 +244,7 @@ def kernels_of(impl: str, device: torch.device, head: AnyHead = None) -> type[Ke
 
 def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
-        hint = did_you_mean(str(value), known)
-        raise ValueError(f"{name}: unknown {value!r}{hint}; known: {', '.join(known)}")
+        raise ValueError(f"{name}: unknown {value!r}; known: {', '.join(known)}")
 
 
 def _check_fused(impl: str, head: AnyHead) -> None:

@@ -26,7 +26,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.losses.kernels.torch import (
     Kernels,
     RecomputeLogits,
@@ -202,8 +201,7 @@ DIVERGENCES = {"forward": _forward, "reverse": _reverse, "jensen_shannon": _jens
 def divergence_of(name: str, temperature: float) -> WeightedLoss:
     """Return T² times a divergence at the temperature T: gradients keep their size as T grows."""
     if name not in DIVERGENCES:
-        hint = did_you_mean(name, DIVERGENCES)
-        raise ValueError(f"divergence: unknown {name!r}{hint}; known: {', '.join(DIVERGENCES)}")
+        raise ValueError(f"divergence: unknown {name!r}; known: {', '.join(DIVERGENCES)}")
     if not isinstance(temperature, int | float) or not 0 < temperature < math.inf:
         raise ValueError(f"temperature must be above 0 and finite, got {temperature!r}")
 
