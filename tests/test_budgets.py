@@ -25,7 +25,7 @@ BUDGETS: dict[str, int] = {
     "criterions": 259,
     "data": 2021,
     "evaluation": 269,
-    "heads": 2974,
+    "heads": 2971,
     "hooks": 2705,
     "huggingface": 686,
     "inference": 1025,

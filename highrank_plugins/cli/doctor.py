@@ -68,9 +68,9 @@ def doctor(
     With --numbers: train five tiny models for ten updates, and compare losses and tensors with
     those that we have committed for this kind of machine, if any. Takes less than a minute.
 
-    With --kernels: try the kernels again that losses use on the processor and on the first GPU, and
-    forget earlier verdicts. Prints the error of each and what is allowed, relative to the numbers.
-    Takes a minute, on a GPU several.
+    With --kernels: try the kernels that losses use on the processor and on the first GPU. Prints
+    the error of each and what is allowed, relative to the numbers. Takes
+    a minute, on a GPU several.
     """
     if numbers + faults + kernels > 1:
         raise ValueError("--numbers, --faults and --kernels: run them one after the other")
@@ -109,7 +109,7 @@ def try_kernels() -> tuple[list[str], bool]:
     if torch.cuda.is_available():
         dtypes = (torch.bfloat16, torch.float16, torch.float32)
         kinds += [("triton", "cuda", dtype) for dtype in dtypes]
-    trust.forget()
+    trust.verdicts.clear()
     targets_of = ("classes", "smoothed", "weights")
     for (impl, device, dtype), (layer, options), kind in product(kinds, cases, targets_of):
         head = build_head(layer, num_classes=CLASSES, feature_dim=8, **options).to(device, dtype)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.utils import parametrize
 
 from highrank_plugins.common import provenance
-from highrank_plugins.common.names import did_you_mean, layer_name
+from highrank_plugins.common.names import layer_name
 from highrank_plugins.losses.kernels import triton
 from highrank_plugins.losses.kernels.compiled import FAMILIES
 from highrank_plugins.losses.kernels.cpp.passes import CppKernels, check_available
@@ -210,15 +210,13 @@ def implementation_for(plan: LossPlan) -> str:
         chosen = _auto(plan.head, plan.features)
         message = "The loss of %s is computed by %r (--head-loss auto)."
         _log_once(logging.INFO, layer_name(plan.head), chosen, message)
-    _check_fused(chosen, plan.head, plan.filter_gradients)
+    _check_fused(chosen, plan.head)
     return chosen
 
 
-def check_implementation(
-    impl: str, head: AnyHead, device: torch.device, filtered: bool = False
-) -> None:
-    """Check that an implementation can compute a head's loss, filtered or not, on a device."""
-    _check_fused("chunked" if impl == "auto" and head.fused is None else impl, head, filtered)
+def check_implementation(impl: str, head: AnyHead, device: torch.device) -> None:
+    """Check that an implementation can compute a head's loss on a device."""
+    _check_fused("chunked" if impl == "auto" and head.fused is None else impl, head)
     kernels_of(impl, device, head)
 
 
@@ -246,19 +244,13 @@ def kernels_of(impl: str, device: torch.device, head: AnyHead = None) -> type[Ke
 
 def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
-        hint = did_you_mean(str(value), known)
-        raise ValueError(f"{name}: unknown {value!r}{hint}; known: {', '.join(known)}")
+        raise ValueError(f"{name}: unknown {value!r}; known: {', '.join(known)}")
 
 
-def _check_fused(impl: str, head: AnyHead, filtered: bool) -> None:
+def _check_fused(impl: str, head: AnyHead) -> None:
     if impl in FUSED and head.fused is None:
         raise ValueError(
             f"impl: {layer_name(head)} has no fused loss; use impl='chunked' (--head-loss chunked)"
-        )
-    if filtered and impl not in ("auto", *FUSED):
-        raise ValueError(
-            f"filter_gradients (--head-loss-filter): implementation {impl!r} computes every "
-            f"gradient; use impl= (--head-loss) {' or '.join(FUSED)}"
         )
 
 

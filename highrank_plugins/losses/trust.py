@@ -3,15 +3,12 @@
 At their first use they compute a chunk of a few random tokens, as they are launched for the layer.
 Scores and gradients are compared with torch's operations in float64; what these lose in the
 kernels' own dtype says how much may be lost. The tokens are ours, so that no data decides. A
-verdict holds for one device, driver, compiler and text of the kernels. Later processes read it from
-the folder of compiled kernels.
+verdict holds for one process.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -24,7 +21,6 @@ from torch import Tensor, nn
 from highrank_plugins.common.provenance import hardware
 from highrank_plugins.losses.fused import FusedLogits, FusedMixture, LossChunk
 from highrank_plugins.losses.kernels.compiled import CompiledKernels, Untrusted
-from highrank_plugins.losses.kernels.cpp.build import Unavailable, cache_folder, write_cached
 from highrank_plugins.losses.kernels.torch import Kernels
 from highrank_plugins.losses.mixtape import FusedMixtape
 from highrank_plugins.losses.plan import Named, TreeBlock
@@ -60,7 +56,7 @@ verdicts: dict[tuple[torch.device, str], Finding] = {}  # of this process, by de
 
 
 def check(loss: Any, gradient: bool) -> None:
-    """Raise `Untrusted` if a loss has kernels that are wrong here, now or in an earlier run."""
+    """Raise `Untrusted` if a loss has kernels that are wrong here."""
     plan, device = loss.plan, loss.plan.features.device
     recording = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
     ours = type(loss) in PASSES and (not plan.own or is_ours(plan.head.pointwise))
@@ -96,37 +92,18 @@ def warn(verdict: str) -> None:
     logger.warning("The loss is computed by 'fused', which is slower: %s", verdict)
 
 
-def forget() -> None:
-    """Let every kernel be tried again, in this process and in later ones."""
-    verdicts.clear()
-    with suppress(OSError, Unavailable):
-        for path in cache_folder().glob("verdict-*.txt"):
-            path.unlink()
-
-
 def _verdict(trial: _Trial, case: str) -> Finding:
-    """Return the verdict of an earlier process, or else try the kernels and keep the verdict."""
-    machine, path = _machine(trial.kernels), None
-    with suppress(OSError, Unavailable, RuntimeError):  # without a folder each process tries
-        path = cache_folder() / f"verdict-{_digest(machine, case)}.txt"
-        known = path.read_text(encoding="utf-8", errors="replace")
-        if known == RIGHT:
-            return Finding()
-        if known.startswith("impl: "):
-            return Finding(f"{known} (found by an earlier run)")
+    """Try the kernels; return what was found, with the kernels' name, the machine and a remedy."""
     try:
         found = trial.compare()
-    except Untrusted as error:  # it does not compile: perhaps it does in the next process
+    except Untrusted as error:  # it does not compile
         return Finding(str(error))
     except torch.OutOfMemoryError:
         return Finding()
     if found.text != RIGHT:
-        remedy = "please report this line, and choose impl='fused' (--head-loss fused); `highrank "
-        said = f"impl: {case} is wrong on {machine}: {found.text}; {remedy}"
-        found = found._replace(text=f"{said}doctor --kernels` tries again")
-    with suppress(OSError):
-        if path is not None:
-            write_cached(path, found.text.encode())
+        wrong = f"impl: {case} is wrong on {_machine(trial.kernels)}: {found.text}"
+        remedy = "please report this line, and choose impl='fused' (--head-loss fused)"
+        found = found._replace(text=f"{wrong}; {remedy}")
     return found
 
 
@@ -136,14 +113,6 @@ def _machine(kernels: CompiledKernels) -> str:
         name, path = torch.cuda.get_device_name(device), Path("/proc/driver/nvidia/version")
         driver = f"{path.read_text().splitlines()[0]}, " if path.is_file() else ""
     return f"{name} ({driver}torch {torch.__version__}, {kernels.version()})"
-
-
-def _digest(machine: str, case: str) -> str:
-    digest = hashlib.sha256(f"{machine}\0{case}".encode())
-    for path in sorted(Path(__file__).with_name("kernels").rglob("*")):
-        if path.suffix in (".py", ".cpp", ".hpp"):
-            digest.update(path.read_bytes())
-    return digest.hexdigest()[:32]
 
 
 class _Trial:
@@ -215,7 +184,7 @@ class _Trial:
         given = {"weight": self._draw(self.tokens, head.num_classes).abs() / head.num_classes}
         leading = torch.Size([self.tokens])
         self.plan = replace(
-            plan, head=head, weight=None, ignored=None, filter_gradients=False, memory=None,
+            plan, head=head, weight=None, ignored=None, memory=None,
             soft=None if plan.soft is None else Target(_weighed, given, leading), label=None,
             label_smoothing=max(LEAST, plan.label_smoothing) if plan.smooth else 0.0,
             z_loss=LEAST if plan.z_loss else 0.0, random_state=noise,

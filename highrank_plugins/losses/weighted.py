@@ -26,7 +26,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.losses.kernels.torch import (
     Kernels,
     RecomputeLogits,
@@ -86,10 +85,6 @@ class Target:
 
     def __add__(self, other: Target) -> Target:
         return _Total((1.0, self), (1.0, other))
-
-    def __radd__(self, other: int) -> Target:
-        """Return the target itself, for sum(), which begins with 0."""
-        return self if other == 0 else NotImplemented
 
     def __mul__(self, factor: float) -> Target:
         if not math.isfinite(factor):
@@ -206,8 +201,7 @@ DIVERGENCES = {"forward": _forward, "reverse": _reverse, "jensen_shannon": _jens
 def divergence_of(name: str, temperature: float) -> WeightedLoss:
     """Return T² times a divergence at the temperature T: gradients keep their size as T grows."""
     if name not in DIVERGENCES:
-        hint = did_you_mean(name, DIVERGENCES)
-        raise ValueError(f"divergence: unknown {name!r}{hint}; known: {', '.join(DIVERGENCES)}")
+        raise ValueError(f"divergence: unknown {name!r}; known: {', '.join(DIVERGENCES)}")
     if not isinstance(temperature, int | float) or not 0 < temperature < math.inf:
         raise ValueError(f"temperature must be above 0 and finite, got {temperature!r}")
 

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
+from dataclasses import replace
 from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -25,7 +26,15 @@ from highrank_plugins.common.torch_state import autocast, inner_graph, kept_rand
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.own_layers.kept_state import PLAIN, KeptState, containers, moved_numbers
 from highrank_plugins.own_layers.ours import HOOKS, call_with, has_own_methods, title
-from highrank_plugins.own_layers.trial import OF_LAYER, REMEDY, Compute, NoLogProbs, Trial, said
+from highrank_plugins.own_layers.trial import (
+    FEWEST,
+    OF_LAYER,
+    REMEDY,
+    Compute,
+    NoLogProbs,
+    Trial,
+    said,
+)
 
 MOST_VERDICTS = 16  # of a layer, after which changes of its plain attributes are not followed
 
@@ -40,7 +49,7 @@ def checked_implementation(plan: Any, chosen: str, compute: Compute) -> str:
     if not plan.features.numel() or plan.head.num_classes == 1 or _trying.get():
         return chosen
     asked = (chosen, plan.falls_back, plan.reduction, plan.smooth, plan.z_loss > 0,
-             plan.accuracy or plan.entropy, plan.filter_gradients,
+             plan.accuracy or plan.entropy,
              torch.is_grad_enabled(), plan.features.dtype)  # fmt: skip
     verdicts = _verdicts.setdefault(plan.head, {})
     functions: list[object] = []  # kept with the verdict, so that no other takes the place of one
@@ -79,12 +88,15 @@ def _verdict(plan: Any, chosen: str, compute: Compute) -> str:
                 return impl, ""
             if plan.falls_back:
                 logger.warning("%s: %s under --head-loss %s", title(plan.head), difference, impl)
-            if plan.filter_gradients:
-                break  # no other implementation filters
         return impl, difference
 
-    with _kept(plan), inner_graph(torch.is_grad_enabled()), autocast(plan.features):
+    recorded = inner_graph(torch.is_grad_enabled())
+    with _kept(plan) as state, recorded, autocast(plan.features):
         try:
+            # what a first call keeps outside of attributes comes from parameters, not from copies
+            x, y = plan.features.detach()[:FEWEST], plan.target[:FEWEST]
+            compute("reference", replace(plan, features=x, target=y, weight=None, ignored=None))
+            state.restore()
             try:
                 impl, difference = call_with(plan.head, _copies(plan.head, moved=True), found)
             except NoLogProbs:  # the copies may lie outside of the domain
@@ -105,13 +117,13 @@ def _verdict(plan: Any, chosen: str, compute: Compute) -> str:
 
 
 @contextmanager
-def _kept(plan: Any) -> Iterator[None]:
+def _kept(plan: Any) -> Iterator[KeptState]:
     """Restore random numbers and what the layer holds; refuse other random numbers than torch's."""
     head: Any = plan.head
     trying = _trying.set(True)
     try:
-        with KeptState(head), kept_random_numbers(plan.features) as drawn:
-            yield
+        with KeptState(head) as state, kept_random_numbers(plan.features) as drawn:
+            yield state
     finally:
         _trying.reset(trying)
     if drawn:

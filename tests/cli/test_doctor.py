@@ -6,6 +6,7 @@ import time
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from packaging.requirements import Requirement
@@ -83,8 +84,7 @@ def test_a_problem_makes_the_exit_code_1(monkeypatch):
 
 
 @pytest.mark.cpp
-def test_all_kernels_are_tried_again(monkeypatch, tmp_path):
-    monkeypatch.setattr(trust, "cache_folder", lambda: tmp_path)
+def test_all_kernels_are_tried_again(monkeypatch):
     monkeypatch.setattr(trust, "verdicts", {})
     monkeypatch.setattr(doctor, "FUNCTIONS", ("identity", "gss"))
     monkeypatch.setattr(doctor, "CLASSES", 40)
@@ -110,12 +110,14 @@ def test_all_kernels_are_tried_again(monkeypatch, tmp_path):
 def test_a_missing_compiler_is_named_and_hides_no_kernels_of_a_gpu(monkeypatch):
     """End with exit code 1 where no kernel could be tried."""
     monkeypatch.setenv("CXX", "no-such-compiler")
-    monkeypatch.setattr(trust, "verdicts", {})
-    monkeypatch.setattr(trust, "forget", lambda: None)
+    verdicts = mock.MagicMock()  # which stay when they are cleared
+    verdicts.values.return_value = verdicts.items.return_value = []
+    monkeypatch.setattr(trust, "verdicts", verdicts)
     build.library.cache_clear()
-    said = ["not tried  'cpp': CXX names the C++ compiler 'no-such-compiler', which is missing"]
-    assert doctor.try_kernels() == (said, False)
-    trust.verdicts["", "of triton"] = trust.RIGHT, 1e-7, 1e-5
+    said, is_well = doctor.try_kernels()
+    assert said[0].startswith("not tried  'cpp': no-such-compiler cannot be run") and not is_well
+    verdicts.items.return_value = [(("", "of triton"), (trust.RIGHT, 1e-7, 1e-5))]
+    verdicts.values.return_value = [(trust.RIGHT, 1e-7, 1e-5)]
     assert doctor.try_kernels() == ([*said, "right  1.0e-07 of 1.0e-05  of triton"], True)
     build.library.cache_clear()
 

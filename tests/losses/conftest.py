@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from highrank_plugins.losses import trust
-from highrank_plugins.losses.kernels.cpp.build import Unavailable
 from highrank_plugins.losses.kernels.triton import tiles
 from tests.heads.cases import STRUCTURES
 from tests.losses.implementations import ONCE
@@ -50,11 +49,6 @@ def narrow_tiles(monkeypatch):
 @pytest.fixture(autouse=True)
 def short_trials(monkeypatch):
     """Try each kernel once in a process, on fewer tokens: the interpreter is slow."""
-
-    def nowhere():
-        raise Unavailable("no verdicts of other processes")
-
-    monkeypatch.setattr(trust, "cache_folder", nowhere)
     monkeypatch.setattr(trust, "TOKENS", 4)
 
 

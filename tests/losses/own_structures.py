@@ -6,7 +6,7 @@ import numpy
 import torch
 from torch import nn
 from torch.nn.functional import linear
-from torch.nn.utils import parametrizations, parametrize, prune, weight_norm
+from torch.nn.utils import parametrizations, parametrize
 
 from highrank_plugins.heads import Head, Mixtape, MixtureOfSoftmaxes, Softmax
 from highrank_plugins.heads.pointwise import GeneralizedSigSoftmax
@@ -183,18 +183,6 @@ def once_initialised(self, x):
     return x - self.kept[0]
 
 
-def running_mean(self, x):
-    self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
-    return x
-
-
-def by_a_flag(self, x):
-    if not self.done:
-        self.mean.copy_(x.detach().mean(0))
-        self.done = True
-    return x - self.mean
-
-
 def counts(self, x):
     self.seen["calls"] += 1
     return x
@@ -224,19 +212,12 @@ def with_adapter(head):
 REFUSED_STRUCTURES = {
     "forward": (made(define(
         Softmax, forward=lambda self, x: Softmax.forward(self, 2 * x))), "not call forward"),
-    "log_probs": (made(calling("log_probs", lambda self, p, *_: p + 0.1, Softmax)), "stead of 1"),
     "probabilities": (made(define(Head, chunk_log_probs=lambda self, x, tensors, _: linear(
         x, tensors["weight"], tensors["bias"]).softmax(-1))), "instead of 1"),
     "others": (reading(lambda self, x: x - x.mean(0)), "depends on the other tokens"),
-    "number of tokens": (reading(lambda self, x: x * len(x)), "depends on the other tokens"),
     "buffer": (reading(counts_in_buffer, {"seen": lambda: torch.zeros(())}), "changes its seen"),
     "sequence": (wrapped(lambda head: setattr(head, "latent", nn.Sequential(head.latent))),
                  "'latent.weight'"),
-    "hook": (wrapped(lambda head: head.register_forward_hook(
-        lambda module, inputs, output: output - 0.3)), "instead of 1"),
-    "weight_norm": (wrapped(lambda head: weight_norm(head.latent)), "latent.weight"),
-    "prune": (wrapped(lambda head: prune.random_unstructured(head.latent, "weight", 0.5)),
-              "latent.weight"),
     "error": (reading(asserts), "AssertionError: features must be sorted$"),
     # hidden by the numbers at the start, or rare
     "stale list": (StaleLoRA, ""),
@@ -247,7 +228,6 @@ REFUSED_STRUCTURES = {
     "rare classes": (calling("chunk_nll", lambda self, found, x, target, *_: (
         torch.where(target >= 3, 2 * found[0], found[0]), found[1]), Plain), ""),
     "first call": (reading(once_initialised, {"kept": list}), ""),
-    "flag": (reading(by_a_flag, {"mean": lambda: torch.zeros(SIZE)}, done=False), ""),
     "Python's numbers": (reading(lambda self, x: x if random.random() < 0.9 else 2 * x), ""),
     "NumPy's numbers": (reading(lambda self, x: x + 0 * numpy.random.rand()), "NumPy's random"),
     "position": (reading(
@@ -257,7 +237,6 @@ REFUSED_STRUCTURES = {
     "five tokens ago": (reading(lambda self, x: x + before(x, 5)), ""),
     "blocks of eight": (reading(lambda self, x: x + (torch.arange(len(x)) // 8)[:, None]), ""),
     "more than eight": (reading(lambda self, x: x + x.mean(0) if len(x) > 8 else x), ""),
-    "rarely": (reading(lambda self, x: x + x.mean(0) if x.abs().max() > 2 else x), ""),
     "places and noise": (reading(
         lambda self, x: x + torch.arange(len(x))[:, None] + torch.randn_like(x)), ""),
     "adapter of 0": (wrapped(with_adapter), "never calls latent"),
@@ -265,7 +244,6 @@ REFUSED_STRUCTURES = {
         lambda module, inputs, output: 2 * output)), ""),
     "backward hook": (wrapped(lambda head: head.register_full_backward_hook(
         lambda module, inputs, outputs: (10 * inputs[0],)), Softmax), ""),
-    "statistics": (reading(running_mean, mean=0.0), ""),
     "counter": (reading(counts, {"seen": lambda: {"calls": 0}}), ""),
     "clipped": (lambda: Softmax(CLASSES, SIZE, pointwise=Clipped()), ""),
     "noise and clipped": (made(Softmax, pointwise=NoisyClipped()), "norm of the gradient"),

@@ -1,14 +1,12 @@
 """What surrounds a loss changes no gradient: checkpoints, hooks, compilation, doubles, FSDP."""
 
 import gc
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from torch.autograd import gradgradcheck
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
@@ -133,7 +131,7 @@ def gradients(net, function, impl):
 
 
 @pytest.mark.parametrize("impl", ["reference", "chunked", "fused", "cpp"])
-@pytest.mark.parametrize("part", ["trunk", "everything", "function"])
+@pytest.mark.parametrize("part", ["everything", "function"])
 def test_a_compiled_model_has_the_same_gradients(case, part, impl, monkeypatch):
     """Compile `apply_to` alone, too, as docs/howto/own_layer.md says."""
     net, compiled = Net(case.build(classes=CLASSES)), torch.compile
@@ -141,14 +139,10 @@ def test_a_compiled_model_has_the_same_gradients(case, part, impl, monkeypatch):
         net.head.pointwise = Bent()
     want = gradients(net, net, impl)
     torch._dynamo.reset()
-    function = net
-    if part == "trunk":
-        net.trunk.forward = compiled(net.trunk.forward, backend="aot_eager")
-    elif part == "function":
+    if part == "function":
         apply_to = compiled(Bent.apply_to, backend="aot_eager", dynamic=True)
         monkeypatch.setattr(Bent, "apply_to", apply_to)
-    else:
-        function = compiled(net, backend="aot_eager")
+    function = net if part == "function" else compiled(net, backend="aot_eager")
     torch.testing.assert_close(gradients(net, function, impl), want, rtol=1e-9, atol=1e-11)
 
 
@@ -184,65 +178,24 @@ def test_the_host_reads_no_number_per_chunk(case, dtype, reduction, impl):
     assert reads.count == 1 + (impl != "reference") + of_loss + overflow
 
 
-# -- FSDP: a head as a part of a sharded model, and as a unit of its own, on two processes ---------
-
-SCRIPT = """
-import sys, torch, torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from highrank_plugins.heads import build_head
-
-torch.set_num_threads(1)
-rank, meeting = int(sys.argv[1]), sys.argv[2]
-dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
-mesh = init_device_mesh("cpu", (2,))
-
-class Model(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.trunk = torch.nn.Linear(8, 8)
-        self.head = build_head("mixtape", num_classes=32, feature_dim=8, components=2, frequent=16)
-
-    def forward(self, x, y, impl, method="__call__"):
-        return getattr(self.head, method)(self.trunk(x), y, reduction="sum", impl=impl).loss
-
-def build():
-    torch.manual_seed(0)
-    return Model()
-
-x, y = torch.randn(5, 8, generator=torch.Generator().manual_seed(1)), torch.arange(5)
-for impl in ("chunked", "fused", "cpp"):
-    for unit, method in ((False, "nll"), (True, "__call__"), (True, "nll")):
-        plain, model = build(), build()
-        if unit:
-            fully_shard(model.head, mesh=mesh)
-        fully_shard(model, mesh=mesh)
-        if unit and method == "nll":
-            try:
-                model(x, y, impl, method)
-            except ValueError as error:
-                assert "call head(features, target) instead" in str(error), error
-                continue
-            raise AssertionError("not refused")
-        model(x, y, impl, method).backward()
-        plain(x, y, impl).backward()
-        for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
-            torch.testing.assert_close(ours.grad.full_tensor(), theirs.grad)
-dist.destroy_process_group()
-print("same")
-"""
+# -- FSDP; tests/huggingface compares sharded processes with one ---------------------------------
 
 
-def test_two_sharded_processes_match_one(tmp_path):
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
-    meeting = str(tmp_path / "meeting")
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(rank), meeting], cwd=Path(__file__).parents[2],
-            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    for process in running:
-        out, error = process.communicate(timeout=300)
-        assert process.returncode == 0 and out.endswith("same\n"), error
+@pytest.fixture
+def mesh(tmp_path):
+    meeting = f"file://{tmp_path}/meeting"
+    torch.distributed.init_process_group("gloo", init_method=meeting, rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    torch.distributed.destroy_process_group()
+
+
+@without_triton
+def test_a_sharded_head_is_called_and_its_nll_refused(case, mesh, impl):
+    head, features = case.build(classes=CLASSES), make_features(TOKENS)
+    want = head(features, TARGET, impl=impl, reduction="sum").loss
+    fully_shard(head, mesh=mesh)
+    got = head(features, TARGET, impl=impl, reduction="sum").loss
+    torch.testing.assert_close(got, want)
+    got.backward()  # which shards the parameters again
+    with pytest.raises(ValueError, match=r"call head\(features, target\) instead"):
+        head.nll(features, TARGET, impl=impl)

@@ -9,10 +9,11 @@ from functools import partial
 import pytest
 import torch
 
+from highrank_plugins.heads import build_head, build_pointwise
 from highrank_plugins.losses import nll as choice
 from highrank_plugins.losses.kernels.compiled import IDENTITY
 from highrank_plugins.losses.kernels.cpp.passes import CppKernels
-from highrank_plugins.losses.plan import ClassWeights, KernelFunction, Scores, SoftmaxBlock
+from highrank_plugins.losses.plan import ClassWeights, Scores, SoftmaxBlock
 from tests.heads.cases import MOS, SOFTMAX, STRUCTURES, make_features
 from tests.losses.implementations import CLASSES, FULL, TARGET, TOKENS, compare, inputs, run
 
@@ -79,36 +80,34 @@ def test_auto_takes_cpp_for_float32_and_functions_that_it_knows(
     assert f"The loss of mos is computed by {impl!r}" in caplog.text
 
 
-def softmax(values, target, scale, function=IDENTITY):
-    """Return the nll of values [n, M], which with a scale become their gradient."""
-    kernels, nll = object.__new__(CppKernels), torch.empty(len(values))
-    kernels.function, kernels.pairs, kernels.table_sums = function, None, None
-    kernels.run_softmax(SoftmaxBlock(values, target, scale, ClassWeights()), None, Scores(nll))
-    return nll
-
-
-def pairs(x, target, function):
-    """Return the gradients [n] that replace logits (x, 0) at x, and their nll [n]."""
-    values, ones = torch.stack((x, torch.zeros_like(x)), -1), torch.ones_like(x)
-    nll = softmax(values, torch.full_like(x, target, dtype=torch.long), ones, function)
-    return values[:, 0], nll
+def of_two_logits(pointwise, x, target):
+    """Return the loss of logits (x, 0) for each x, and its gradient."""
+    head = build_head("softmax", num_classes=2, feature_dim=1, bias=False, pointwise=pointwise)
+    head.weight.data.copy_(torch.tensor([[1.0], [0.0]]))
+    x = x.unsqueeze(-1).requires_grad_()
+    loss = head.nll(x, torch.full((len(x),), target), impl="cpp").loss
+    loss.sum().backward()
+    return loss.detach(), x.grad.squeeze(-1)
 
 
 def test_exponential_and_logarithm_are_exact_in_float32():
     x = torch.linspace(-86, 0, 100_001)
-    found, wide = pairs(x, 1, IDENTITY)[0], x.double().exp()
-    assert ((found - wide / (1 + wide)) / wide).abs().max() < 2.5e-7
+    want = x.double().sigmoid()
+    assert ((of_two_logits("identity", x, 1)[1] - want) / want).abs().max() < 2.5e-7
     x = torch.linspace(-30, 30, 100_001)
-    line = KernelFunction("gss", (0.0, 3.0))
-    f = pairs(x, 1, line)[1] - pairs(x, 0, line)[1]  # f(x) − f(0)
+    gss = build_pointwise("gss", c=0.0, k=3.0)
+    f = of_two_logits(gss, x, 1)[0] - of_two_logits(gss, x, 0)[0]  # f(x) − f(0)
     want = x.double() + 2 * (torch.nn.functional.logsigmoid(x.double()) + math.log(2))
     assert ((f - want) / want.abs().clamp(min=1)).abs().max() < 4e-7
 
 
 def test_a_tensor_that_a_kernel_would_misread_is_refused():
+    kernels, target = object.__new__(CppKernels), torch.zeros(3, dtype=torch.long)
+    kernels.function, kernels.pairs, kernels.table_sums = IDENTITY, None, None
     for values in (torch.zeros(3, 4).double(), torch.zeros(4, 3).t()):
+        block = SoftmaxBlock(values, target, None, ClassWeights())
         with pytest.raises(TypeError, match="a kernel needs contiguous rows of torch"):
-            softmax(values, torch.zeros(3, dtype=torch.long), None)
+            kernels.run_softmax(block, None, Scores(torch.empty(3)))
 
 
 def test_a_prior_counts_next_to_large_logits():

@@ -69,28 +69,19 @@ def refused() -> str:
 
 
 @pytest.mark.parametrize(("environment", "said"), [
-    ({"CXX": "", "PATH": ""}, "found no C++ compiler (c++, g++, clang++); install one"),
-    ({"CXX": "none-such"}, "CXX names the C++ compiler 'none-such', which is missing"),
-    ({"CXX": "g++ -DX='open"}, "CXX=g++ -DX='open is not a command (No closing quotation)"),
-    ({"HIGHRANK_CACHE": f"{__file__}/cache"},
-     "cache cannot be created (Not a directory); name another in HIGHRANK_CACHE"),
+    ({"CXX": "", "PATH": ""}, "found no C++ compiler (c++, g++, clang++); CXX names the compiler"),
+    ({"CXX": "none-such"}, "none-such cannot be run: [Errno 2]"),
+    ({"CXX": "g++ -DX='open"}, "No closing quotation; CXX names the compiler"),
+    ({"CXX": "{}/broken"}, "broken failed with status 1: no disk"),
+    ({"HIGHRANK_CACHE": f"{__file__}/cache"}, f"Not a directory: '{__file__}/cache'; CXX names"),
 ])  # fmt: skip
-def test_an_obstacle_is_named(environment, said, monkeypatch):
+def test_an_obstacle_is_named(environment, said, monkeypatch, tmp_path):
+    broken = '[ "$1" = --version ] || { printf "no disk\\351" >&2; exit 1; }'
+    executable(tmp_path / "broken", broken)
     for name, value in environment.items():
-        monkeypatch.setenv(name, value)
+        monkeypatch.setenv(name, value.format(tmp_path))
     assert said in refused()
-
-
-def test_a_compiler_that_fails_is_quoted(monkeypatch, tmp_path):
-    broken = tmp_path / "broken"
-    for script, said in (
-        ('[ "$1" = --version ] || { echo "no disk" >&2; exit 1; }', "1: no disk"),
-        ("printf 'caf\\351' >&2; exit 3", "3: caf"),
-    ):
-        monkeypatch.setenv("CXX", executable(broken, script))
-        build.library.cache_clear()
-        assert f"broken failed with status {said}" in refused()
-    assert list((tmp_path / "cache").iterdir()) == []
+    assert "broken" not in said or list((tmp_path / "cache").iterdir()) == []
 
 
 @pytest.mark.cpp
@@ -191,7 +182,7 @@ def test_the_first_use_compiles_and_the_next_does_not(quick_compiler, caplog, mo
     assert "compiling the loss kernels" in caplog.text
     caplog.clear()
     build.library.cache_clear()
-    monkeypatch.setattr(build, "write_cached", None)
+    monkeypatch.setattr(build.Path, "replace", None)
     assert build.library()._name == first
 
 

@@ -138,12 +138,11 @@ def test_a_mean_keeps_small_gradients_in_half_precision(dtype, impl):
 LONG = torch.long
 CALLS = [
     # changed arguments, what the message says
-    ({"impl": "chuncked"}, ["impl", "chuncked", "did you mean 'chunked'", "auto, reference"]),
-    ({"reduction": "sums"}, ["reduction", "did you mean 'sum'", "none, sum, mean"]),
+    ({"impl": "chuncked"}, ["impl", "chuncked", "auto, reference"]),
+    ({"reduction": "sums"}, ["reduction", "none, sum, mean"]),
     ({"label_smoothing": 1.0}, ["label_smoothing", "[0, 1)", "1.0"]),
     ({"label_smoothing": float("nan")}, ["label_smoothing", "[0, 1)", "nan"]),
     ({"target": torch.tensor([0, CLASSES, 1])}, ["target", f"{CLASSES}", f"[0, {CLASSES})"]),
-    ({"target": torch.tensor([0, 99, 1]), "impl": "reference"}, ["target", "99", "[0, 13)"]),
     ({"target": torch.tensor([-100, 0, 1])}, ["target", "-100", f"[0, {CLASSES})", "ignore_index"]),
     ({"target": torch.tensor([-1, 0, -100]), "ignore_index": -100}, ["target", "-1"]),
     ({"target": torch.zeros(3, 1, dtype=LONG)}, ["target", "(3,)", "(3, 1)"]),
@@ -160,11 +159,7 @@ CALLS = [
     ({"memory": math.nan}, ["memory", "above 0", "nan"]),
     ({"features": torch.zeros(3, 5)}, ["features", "4", "(3, 5)"]),
     ({"features": torch.zeros(3, 4)}, ["features", "float32", "float64", "torch.autocast"]),
-    ({"features": torch.zeros(3, 4, dtype=LONG)}, ["features", "float32", "int64"]),
     ({"features": torch.zeros(3, 4).to(torch.float8_e4m3fn)}, ["features", "float8"]),
-    *(({"impl": i, "filter_gradients": True}, ["filter_gradients", f"{i!r} computes every",
-                                               "fused or cpp or triton"])
-      for i in ("reference", "chunked")),
 ]  # fmt: skip
 
 

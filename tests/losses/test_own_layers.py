@@ -256,7 +256,7 @@ def test_numbers_of_a_function_may_change_after_it_is_built():
     (register_head, type("Bend", (Head,), {}), "no chunk_logits and it has no chunk_log_prob"),
     (register_head, type("Bend", (nn.Module,), {}), "is not a Head"),
     *((register_pointwise, thing, "is not a Pointwise; register a class") for thing in (
-        type("Bend", (nn.Module,), {}), len, 3, "x", None, [1], nn.ReLU(), torch.relu)),
+        type("Bend", (nn.Module,), {}), None, nn.ReLU(), torch.relu)),
 ])  # fmt: skip
 def test_what_is_no_layer_cannot_be_registered(register, cls, said):
     for _ in range(2):  # it is not kept

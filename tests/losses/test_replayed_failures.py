@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from highrank_plugins.losses.kernels.triton import tiles
 from tests.heads.cases import MOS, STRUCTURES, Case
-from tests.losses.implementations import ONCE, RUNNABLE, Outcome, memory_for, run
+from tests.losses.implementations import ONCE, RUNNABLE, memory_for, run
 
 TOKENS, FEATURES, CLASSES = 12, 8, 67  # no multiple of a tile or of a vector
 IGNORED = 3
@@ -34,11 +34,9 @@ class Batch:
     options: dict[str, Any]
     tolerance: dict[torch.dtype, float] = field(default_factory=lambda: TOLERANCE)
     chunk: int | None = None  # tokens
-    parts: int = 1  # batches whose gradients are added up
 
 
-def base(case: Case, classes: int = CLASSES, chunk: int | None = None, parts: int = 1,
-         **options: Any) -> Batch:  # fmt: skip
+def base(case: Case, classes: int = CLASSES, chunk: int | None = None, **options: Any) -> Batch:
     sizes = {"frequent": classes // 2} if case.head == "mixtape" else {}
     wide = {} if case.head == "softmax" else {"embed_dim": FEATURES}
     head = case.build(classes=classes, feature_dim=FEATURES, **sizes, **wide)
@@ -47,7 +45,7 @@ def base(case: Case, classes: int = CLASSES, chunk: int | None = None, parts: in
     target = torch.randint(classes, (TOKENS,), generator=generator)
     target[[1, 4, 9]] = IGNORED  # where a failure asks for that; chunks have unequal numbers then
     options = {"reduction": "sum", "upstream": torch.tensor(0.7, dtype=torch.float64), **options}
-    return Batch(head, features, target, options, chunk=chunk, parts=parts)
+    return Batch(head, features, target, options, chunk=chunk)
 
 
 def confident_targets(case: Case) -> Batch:
@@ -141,29 +139,12 @@ FAILURES = {
     "large bias": large_bias,
     "gradients per token": lambda case: base(case, ignore_index=IGNORED, **PER_TOKEN),
     "padding with a function": padding_with_a_function,
-    "accumulated batches": lambda case: base(case, parts=4, ignore_index=IGNORED),
     "mean of chunks": lambda case: base(case, chunk=5, ignore_index=IGNORED, reduction="mean",
                                         label_smoothing=0.1),
     "large vocabulary": large_vocabulary,
     "repeated targets": repeated_targets,
     "strided inputs": strided_inputs,
 }  # fmt: skip
-
-
-def outcome(batch: Batch, impl: str) -> Outcome:
-    """Return the sums of the losses and gradients of some equal parts of a batch."""
-    memory = batch.chunk and memory_for(batch.head, batch.chunk, impl)
-    total, *others = (
-        run(batch.head, x, target, impl=impl, memory=memory, **batch.options)
-        for x, target in zip(batch.features.chunk(batch.parts), batch.target.chunk(batch.parts),
-                             strict=True)
-    )  # fmt: skip
-    for other in others:
-        for sums, added in zip(vars(total).values(), vars(other).values(), strict=True):
-            for name, tensor in added.items():
-                together = torch.cat if name == "features" else sum
-                sums[name] = together([sums[name], tensor])
-    return total
 
 
 def replay(failure: str, case: Case, impls: list[str], dtypes: list[torch.dtype]) -> None:
@@ -184,7 +165,9 @@ def replay(failure: str, case: Case, impls: list[str], dtypes: list[torch.dtype]
             by_product = impl == "chunked" or (impl == "triton" and case.head != "mixtape")
             if failure == "common offset" and by_product and dtype != torch.float32:
                 continue
-            got = outcome(batch, impl)
+            memory = batch.chunk and memory_for(batch.head, batch.chunk, impl)
+            got = run(batch.head, batch.features, batch.target, impl=impl, memory=memory,
+                      **batch.options)  # fmt: skip
             for ours, true in ((got.values, truth.values), (got.gradients, truth.gradients)):
                 assert ours.keys() == true.keys()
                 for name, expected in true.items():

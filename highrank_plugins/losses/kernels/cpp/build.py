@@ -21,7 +21,6 @@ import stat
 import subprocess
 import tempfile
 from pathlib import Path
-from uuid import uuid4
 
 import torch  # noqa: F401  (its OpenMP is loaded first: one pool of threads)
 
@@ -54,12 +53,13 @@ def library() -> ctypes.CDLL | Unavailable:
         folder = cache_folder()  # a folder that is not trusted rules out every compiler
         for compiler in _compilers():
             try:
-                return _load(_compiled(compiler, folder))
-            except Unavailable as reason:
+                return ctypes.CDLL(str(_compiled(compiler, folder)))
+            except (Unavailable, OSError) as reason:
                 reasons.append(str(reason))
-    except (Unavailable, OSError, RuntimeError, UnicodeError) as reason:
+    except (Unavailable, OSError, RuntimeError, ValueError) as reason:
         reasons.append(str(reason))
-    return Unavailable("; ".join(reasons))
+    found = "; ".join(reasons) or f"found no C++ compiler ({', '.join(COMPILERS)})"
+    return Unavailable(f"{found}; CXX names the compiler, HIGHRANK_CACHE the folder of the kernels")
 
 
 def compiler_version() -> str:
@@ -71,20 +71,9 @@ def compiler_version() -> str:
 
 def _compilers() -> list[list[str]]:
     """Return the compilers' commands, in order of preference."""
-    try:
-        asked = shlex.split(os.environ.get("CXX", ""))
-    except ValueError as error:
-        raise Unavailable(f"CXX={os.environ['CXX']} is not a command ({error})") from None
-    if asked:
-        if shutil.which(asked[0]) is None:
-            raise Unavailable(f"CXX names the C++ compiler {asked[0]!r}, which is missing")
+    if asked := shlex.split(os.environ.get("CXX", "")):
         return [asked]
-    found = [path for path in map(shutil.which, COMPILERS) if path is not None]
-    if not found:
-        raise Unavailable(
-            f"found no C++ compiler ({', '.join(COMPILERS)}); install one, or name it in CXX"
-        )
-    return [[path] for path in found]
+    return [[path] for path in map(shutil.which, COMPILERS) if path is not None]
 
 
 def _compiled(compiler: list[str], folder: Path) -> Path:
@@ -102,20 +91,12 @@ def _compiled(compiler: list[str], folder: Path) -> Path:
     logger.info(
         "compiling the loss kernels for this machine (once; this takes a few seconds): %s", folder
     )
-    with tempfile.TemporaryDirectory() as temporary:
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
         made = Path(temporary, "made.so")
         units = [str(source) for source in sources if source.suffix == ".cpp"]
         _output([*compiler, *flags, *units, "-o", str(made)])
-        content = made.read_bytes()
-        path = folder / _name_of(name, content)
-        try:
-            write_cached(path, content)
-        except OSError as error:
-            raise Unavailable(
-                f"{folder} cannot be written to ({error.strerror}); name another folder in "
-                "HIGHRANK_CACHE"
-            ) from error
-    return path
+        made.chmod(0o644)
+        return made.replace(folder / _name_of(name, made.read_bytes()))
 
 
 def _name_of(name: str, content: bytes) -> str:
@@ -123,19 +104,14 @@ def _name_of(name: str, content: bytes) -> str:
 
 
 def cache_folder() -> Path:
-    """Return the folder of compiled kernels and verdicts, which no other user can change."""
+    """Return the folder of compiled kernels, which no other user can change."""
     asked = os.environ.get("HIGHRANK_CACHE")
     if asked:
         folder = Path(asked)
     else:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "highrank_plugins")
     folder = folder.expanduser().absolute()
-    try:
-        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-    except OSError as error:
-        raise Unavailable(
-            f"{folder} cannot be created ({error.strerror}); name another in HIGHRANK_CACHE"
-        ) from error
+    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
     folder = folder.resolve()  # follows links once, before what they lead to is checked
     for path in (folder, *folder.glob("kernels-*.so")):
         _check_owner(path)
@@ -166,7 +142,7 @@ def _check_owner(path: Path, is_parent: bool = False) -> None:
     if found.st_uid not in (0, os.geteuid()) or others or not is_plain:
         raise Unavailable(
             f"{path} {'can be changed by other users' if is_plain else 'is no regular file'}, so "
-            "it is not trusted; name a folder that only you can write to in HIGHRANK_CACHE"
+            "it is not trusted"
         )
 
 
@@ -177,22 +153,6 @@ def _is_private(group: int) -> bool:
     except KeyError:
         return False
     return found.gr_name == user.pw_name and {*found.gr_mem} <= {user.pw_name}
-
-
-def write_cached(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all, even if others write it at the same time."""
-    # not named after the process id, which may repeat on machines that share the folder
-    own = path.with_suffix(f".{uuid4().hex}")
-    try:
-        with own.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        own.chmod(0o644)
-        own.replace(path)
-    except OSError:
-        own.unlink(missing_ok=True)
-        raise
 
 
 def _output(command: list[str]) -> str:
@@ -207,13 +167,3 @@ def _output(command: list[str]) -> str:
         said = done.stderr.strip() or done.stdout.strip() or "no message"
         raise Unavailable(f"{name} failed with status {done.returncode}: {said}")
     return done.stdout
-
-
-def _load(path: Path) -> ctypes.CDLL:
-    try:
-        return ctypes.CDLL(str(path))
-    except OSError as error:
-        raise Unavailable(
-            f"{path} cannot be loaded ({error}); delete it if it is damaged, or name another "
-            "folder in HIGHRANK_CACHE"
-        ) from error
