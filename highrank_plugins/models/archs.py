@@ -48,7 +48,7 @@ TYPES = {
     "decoder_input_dim": Optional[int],
     "decoder_output_dim": Optional[int],
 }
-# trunk → ending of an arch's name → preset, of those that have been given heads
+# trunk → ending of an arch's name → preset
 TRUNKS: dict[str, dict[str, str]] = {}
 
 
@@ -77,6 +77,12 @@ def register_archs(
 
     for axis in AXES:
         axis.registry.listen(add_new)
+
+
+def names() -> list[str]:
+    """Return all architectures with heads, sorted."""
+    found = (f"{t}_{token}{end}" for t in TRUNKS for end in TRUNKS[t] for token in tokens())
+    return sorted(found)
 
 
 def fill_config(
