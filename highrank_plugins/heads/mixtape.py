@@ -109,10 +109,6 @@ class Mixtape(Mixture):
         self._add_gates()
 
     def _choose_frequent(self, count: int, classes: Any, counts: Any) -> None:
-        if isinstance(count, float):
-            raise ValueError(
-                f"frequent: expected an integer, got {count}; frequent_ratio takes a share"
-            )
         self.frequent = integer("frequent", count, least=0)
         if self.frequent > self.num_classes:
             raise ValueError(f"mixtape: frequent must be at most {self.num_classes}, got {count}")

@@ -28,17 +28,13 @@ def unknown_name_message(kind: str, name: str, known: Iterable[str]) -> str:
     return f"unknown {kind} {name!r}{did_you_mean(str(name), names)}; known: {listed}"
 
 
-def check_options(
-    title: str, given: Iterable[str], known: Set[str], homes: Callable[[str], str] = lambda _: ""
-) -> None:
-    """Refuse an option that a class does not have; `homes` says which other classes have it."""
+def check_options(title: str, given: Iterable[str], known: Set[str]) -> None:
+    """Refuse an option that a class does not have."""
     for option in given:
         if option not in known:
-            moves = "; convert the built layer with .to()" if option in ("device", "dtype") else ""
             names = sorted(known)
             raise ValueError(
-                f"the {title} has no option {option!r}"
-                f"{moves or did_you_mean(option, names) or homes(option)}; "
+                f"the {title} has no option {option!r}{did_you_mean(option, names)}; "
                 f"known: {', '.join(names) or 'none'}"
             )
 

@@ -11,13 +11,11 @@ from fairseq.models import FairseqIncrementalDecoder, FairseqLanguageModel, regi
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
-from highrank_plugins.common.names import flag
 from highrank_plugins.common.options import described
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.losses import LossOutput
 from highrank_plugins.models.archs import (
     given_options,
-    log_once,
     plain_config,
     register_archs,
     set_options,
@@ -109,11 +107,6 @@ def fill(config: Namespace | DictConfig, preset: str, head: dict) -> None:
     """Give unset options the preset's values for the structure, or the head's: ``fill_config``."""
     given = given_options(config)
     structure = given.get("head", head.get("head", "softmax"))
-    if structure not in PRESETS[preset]:
-        log_once(
-            f"preset {preset}: no sizes are published for {structure}, so the trunk has those of "
-            "the softmax; --decoder-hidden-size and related options change them"
-        )
     published = PRESETS[preset].get(structure, PRESETS[preset]["softmax"])
     of_head = {"head_bias": "true"} | {k: v for k, v in published.items() if k.startswith("head")}
     of_trunk = {k: v for k, v in published.items() if k not in of_head}
@@ -187,13 +180,12 @@ class AWDLSTMLanguageModel(HeadModel, FairseqLanguageModel):
     @classmethod
     def build_model(cls, cfg: DictConfig, task):
         flat = plain_config(cfg, fill, DEFAULT)
-        dictionary, named = task.target_dictionary, SIZES | {name: name for name in RATES}
-        options = {name: getattr(flat, option) for name, option in named.items()}
+        dictionary, names = task.target_dictionary, SIZES | {name: name for name in RATES}
+        options = {name: getattr(flat, option) for name, option in names.items()}
         try:
             trunk = AWDLSTM(len(dictionary), **options)
-        except ValueError as error:  # the message begins with the constructor's argument
-            name, _, rest = str(error).partition(" ")
-            raise UserError(f"{flag(named.get(name, name))} {rest}") from None
+        except ValueError as error:
+            raise UserError(f"--arch awd_lstm_lm: {error}") from None
         width = flat.head_embed_dim or flat.decoder_embed_dim
         own = width if flat.separate_embeddings else None
         model = cls(AWDLSTMDecoder(dictionary, trunk, own))

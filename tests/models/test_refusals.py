@@ -48,7 +48,7 @@ NO_STATE = "--decoder-embed-dim 8 --decoder-attention-heads 1 --decoder-layers 1
         (LSTM, "mos", ["--share-all-embeddings", "--head-embed-dim", "8"], "--share-all|-dim 8"),
         (LSTM, "mos", ["--encoder-layers", "2"], "--encoder-layers must match --decoder-layers"),
         (AWD, "mos", ["--wdrop", "1"], r"--wdrop must lie in \[0, 1\), got 1"),
-        (AWD, "mos", ["--embed-noise", "-1"], "--embed-noise must be at least 0, got -1"),
+        (AWD, "mos", ["--embed-noise", "-1"], "--arch awd_lstm_lm: embed_noise must be at least 0"),
         (AWD, "mos", ["--decoder-embed-dim", "0"], "--decoder-embed-dim must be at least 1, got 0"),
         (AWD, "mos", ["--head-embed-dim", "8"], "--head-embed-dim 8: the shared .*--separate-emb"),
         (AWD, "softmax", ["--decoder-last-hidden-size", "24"], "--head softmax: .*32.*24"),
