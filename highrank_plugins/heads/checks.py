@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from highrank_plugins.common.options import Range
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.losses.plan import Named
 
 ROLES = {
     **dict.fromkeys(("weight", "gate_embed", "gate_bias"), "vocabulary"),

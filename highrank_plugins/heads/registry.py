@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from highrank_plugins.common.names import class_of, did_you_mean, layer_name
+from highrank_plugins.common.names import class_of, did_you_mean
 from highrank_plugins.common.torch_state import kept_random_numbers
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads.libraries import evaluating
@@ -98,7 +98,7 @@ class Registry(Generic[T]):
         def add(cls: T) -> T:
             if name in self._classes:
                 raise UserError(f"{self.kind} {name!r} is already registered; choose another name")
-            if problem := self._problem(name, cls):
+            if problem := self._problem(cls):
                 title = f"{self.kind} {name!r} of class {getattr(cls, '__name__', repr(cls))}"
                 raise UserError(f"{title}: {problem}")
             self._classes[name] = cls
@@ -113,24 +113,15 @@ class Registry(Generic[T]):
 
         return add
 
-    def _problem(self, name: str, cls: Any) -> str | None:
-        """Return why a class cannot be registered under a name; None if it can."""
-        base, constants = self.base, getattr(cls, "constants", None)
-        needs = [*getattr(base, "needs", ())]
+    def _problem(self, cls: Any) -> str | None:
+        """Return why a class cannot be registered; None if it can."""
+        base, needs = self.base, [*getattr(self.base, "needs", ())]
         if not (isinstance(cls, type) and issubclass(cls, base)):
             kind = base.__name__
             return f"it is not a {kind}; register a class that inherits from {kind}"
         if needs and all(getattr(cls, n) is getattr(base, n) for n in needs):
             return (f"it has no {' and it has no '.join(needs)}, from which the loss is computed "
                     "(forward is not); write it")  # fmt: skip
-        if not name.isidentifier():
-            return ("a name has letters, digits and underscores, and begins with a letter; choose "
-                    "another name")  # fmt: skip
-        if "name" in inspect.signature(cls).parameters:
-            return ("the argument name of its constructor is the layer's own name; call the "
-                    "argument otherwise")  # fmt: skip
-        if isinstance(constants, str):
-            return f"`constants` is text; write a tuple, ({constants!r},)"
         return None
 
     def listen(self, listener: Callable[[], object]) -> None:
@@ -207,17 +198,9 @@ class Registry(Generic[T]):
         A class lists them in `constants`. Of the options that its list does not cover they are all
         that the instance keeps as attributes with plain values.
         """
-        listed = instance.constants or ()
-        for name in listed:
-            if not hasattr(instance, name):
-                raise UserError(
-                    f"{layer_name(instance)}: `constants` of class {type(instance).__name__} lists "
-                    f"{name!r}, but the layer has no such attribute; keep it as self.{name}, or "
-                    "remove it from the list"
-                )
         kept = {name: getattr(instance, name, None) for name in self._uncovered(instance)}
         plain = {name: value for name, value in kept.items() if isinstance(value, PLAIN)}
-        return {name: getattr(instance, name) for name in listed} | plain
+        return {name: getattr(instance, name) for name in instance.constants or ()} | plain
 
     def function(self, instance: Any) -> dict[str, Any]:
         """Return the name of a layer's class, or of the base that has one, and its constants."""

@@ -14,12 +14,7 @@ from torch import Tensor, nn
 from highrank_plugins.common.options import described
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.losses import LossOutput
-from highrank_plugins.models.archs import (
-    given_options,
-    plain_config,
-    register_archs,
-    set_options,
-)
+from highrank_plugins.models.archs import given_options, plain_config, register_archs, set_options
 from highrank_plugins.models.head_from_options import choose_head
 from highrank_plugins.models.head_model import HeadModel
 from highrank_plugins.models.head_options import HeadOptions

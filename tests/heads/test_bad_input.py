@@ -30,8 +30,10 @@ HEADS = [
     ("mixtape", {"frequent_classes": [10]}, ["frequent_classes: expected different ids below 10"]),
     ("mixtape", {"frequent_classes": [1.5]}, ["frequent_classes: expected an integer, got 1.5"]),
     ("mixtape", {"frequent_classes": [1], "frequent": 2}, ["frequent is 2", "has 1 ids"]),
-    *(("mixtape", {"class_counts": counts}, ["class_counts: expected 10 numbers, and no NaN"])
-      for counts in ([1, 2], [math.nan] * 10)),
+    *(
+        ("mixtape", {"class_counts": counts}, ["class_counts: expected 10 numbers, and no NaN"])
+        for counts in ([1, 2], [math.nan] * 10)
+    ),
     ("mixtape", {"locked_dropout": "false"}, ["locked_dropout: expected True or False, got 'fal"]),
     ("mixtape", {"class_counts": [1] * 10, "frequent_classes": [1]}, ["give one of the two"]),
     ("mixtape", {"gate_dim": 0}, ["gate_dim", "0"]),

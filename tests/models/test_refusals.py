@@ -29,7 +29,6 @@ NO_STATE = "--decoder-embed-dim 8 --decoder-attention-heads 1 --decoder-layers 1
         (LM, "mixtape", ["--head-components", "3"], r"--head mixtape: --head-components .*got 3"),
         (LM, "mos", ["--head-bias", "yes"], "--head-bias.*true"),
         (MT, "mos", ["--head", "mtos"], "mos"),
-        (LM, "mos", ["--head", "sigsoftmax"], "--head-pointwise sigsoftmax"),
         (LM, "mos", ["--head-embed-dim", "0"], "--head-embed-dim must be at least 1, got 0"),
         (MT, "softmax", ["--head-embed-dim", "8"], r"--head softmax: --head-embed-dim .*32"),
         (LM, "mos", ["--head-loss-memory", "0"], "--head-loss-memory must be at least 1"),
