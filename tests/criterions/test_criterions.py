@@ -158,17 +158,14 @@ def test_several_teachers_count_as_their_mean(lm_data, teacher, tmp_path):
         )
     assert not torch.equal(losses[0], losses[1])
     assert_close(losses[2], (losses[0] + losses[1]) / 2, rtol=1e-9, atol=1e-12)
-    for missing, shown in ((tmp_path / "missing.pt", "missing.pt"), ("", "an empty path")):
-        with pytest.raises(UserError, match=rf"--teacher: no such file: .*{shown}$"):
-            words = ["--teacher", f"{teacher}:{missing}"]
-            build(lm_data, STUDENT, *words).criterion.check_before_training()
+    for missing in (tmp_path / "missing.pt", tmp_path, ""):
+        words = ["--teacher", f"{teacher}:{missing}"]
+        criterion = build(lm_data, STUDENT, *words).criterion  # validation needs none
+        with pytest.raises(UserError, match=f"--teacher: no such file: '{missing}'$"):
+            criterion.check_before_training()
 
 
 def test_no_teacher_and_no_student_are_refused(lm_data, teacher, tmp_path):
-    for path, message in ((tmp_path / "missing.pt", "no such file"), (tmp_path, "a folder")):
-        built = build(lm_data, STUDENT, "--teacher", path)  # validation needs none
-        with pytest.raises(UserError, match=message):
-            built.criterion.check_before_training()
     for arch, path, message in (
         (STUDENT, tmp_path / "missing.pt", "ended with 2"),
         ("awd_lstm_lm_softmax", teacher, "can teach, but not learn"),
@@ -189,7 +186,6 @@ def changed(teacher, tmp_path, change):
     ("change", "message"),
     [
         (lambda s: s.clear(), "not a training checkpoint: it lacks"),
-        (lambda s: s["model"]["decoder.output_projection.weight"].fill_(torch.nan), "diverged"),
         (lambda s: s["task_state"]["dictionaries"].update(target="no"), "is not the dictionary"),
     ],
 )

@@ -103,9 +103,3 @@ def test_roles_without_a_rate_and_rates_without_a_role_are_refused():
         groups(Model(), few)
     with pytest.raises(UserError, match="no parameter has the role 'scalar'; this model has comp"):
         groups(Model(), RATES | {"scalar": 1.0})
-    with pytest.raises(ValueError, match=r"rates: hidden"):
-        groups(Model(), RATES | {"hidden": -1.0})
-    model = Model()
-    model.head.parameter_roles = dict
-    with pytest.raises(UserError, match=r"parameter_roles of mixtape leaves out \w+"):
-        groups(model, RATES)
