@@ -136,6 +136,10 @@ class HighrankCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
             raise UserError(f"--teacher {path}: {error}") from None
         if not getattr(teacher, "computes_loss", False):
             raise UserError(f"--teacher {path}: expected a model with a head of this package")
+        if not all(p.isfinite().all() for p in teacher.parameters()):
+            raise UserError(
+                f"--teacher {path}: its training has diverged; take an earlier checkpoint"
+            )
         return teacher
 
 

@@ -186,6 +186,7 @@ def changed(teacher, tmp_path, change):
     ("change", "message"),
     [
         (lambda s: s.clear(), "not a training checkpoint: it lacks"),
+        (lambda s: s["model"]["decoder.output_projection.weight"].fill_(torch.nan), "diverged"),
         (lambda s: s["task_state"]["dictionaries"].update(target="no"), "is not the dictionary"),
     ],
 )
