@@ -69,17 +69,12 @@ class ClearBars(logging.Filter):
         return True
 
 
-def _add(kept: logging.Logger | logging.Handler, new: logging.Filter) -> None:
-    if not any(type(known).__name__ == type(new).__name__ for known in kept.filters):
-        kept.addFilter(new)
-
-
 for _name, _lines in _LINES.items():
-    _add(logging.getLogger(_name), DeveloperLines(_lines))
+    logging.getLogger(_name).addFilter(DeveloperLines(_lines))
 _root = logging.getLogger()
 if _root.level == logging.DEBUG:
     _root.setLevel(os.environ.get("LOGLEVEL", "INFO").upper())
 for _handler in _root.handlers:
-    _add(_handler, ClearBars())
+    _handler.addFilter(ClearBars())
     if getattr(_handler.formatter, "_fmt", "") == logging.BASIC_FORMAT:
         _handler.setFormatter(logging.Formatter(FORMAT, "%Y-%m-%d %H:%M:%S"))

@@ -25,63 +25,41 @@ HEADS = [
     ("mixtape", {"gates": "sparse"}, ["gates must be tree or softmax", "'sparse'"]),
     ("mixtape", {"gate_biases": "all"}, ["gate_biases", "'all'", "paper or full or none"]),
     ("mixtape", {"frequent": 11}, ["frequent", "at most 10", "11"]),
-    ("mixtape", {"frequent": -1}, ["frequent", "at least 0", "-1"]),
-    ("mixtape", {"frequent_classes": [3, 3]}, ["frequent_classes: expected different ids"]),
-    ("mixtape", {"frequent_classes": [10]}, ["frequent_classes: expected different ids below 10"]),
+    *(("mixtape", {"frequent_classes": ids}, ["frequent_classes: expected different ids below 10"])
+      for ids in ([3, 3], [10])),
     ("mixtape", {"frequent_classes": [1.5]}, ["frequent_classes: expected an integer, got 1.5"]),
     ("mixtape", {"frequent_classes": [1], "frequent": 2}, ["frequent is 2", "has 1 ids"]),
-    *(
-        ("mixtape", {"class_counts": counts}, ["class_counts: expected 10 numbers, and no NaN"])
-        for counts in ([1, 2], [math.nan] * 10)
-    ),
-    ("mixtape", {"locked_dropout": "false"}, ["locked_dropout: expected True or False, got 'fal"]),
+    *(("mixtape", {"class_counts": counts}, ["class_counts: expected 10 numbers, and no NaN"])
+      for counts in ([1, 2], [math.nan] * 10)),
     ("mixtape", {"class_counts": [1] * 10, "frequent_classes": [1]}, ["give one of the two"]),
-    ("mixtape", {"gate_dim": 0}, ["gate_dim", "0"]),
-    ("mixtape", {"gate_noise": -0.1}, ["gate_noise", "-0.1"]),
-    ("mixtape", {"gate_weight_norm": -1.0}, ["gate_weight_norm", "-1"]),
-    ("mixtape", {"gate_dropout": 1.0}, ["gate_dropout", "[0, 1)", "got 1"]),
-    ("mixtape", {"context_scale": 0.0}, ["context_scale", "greater than 0", "0"]),
-    ("mos", {"context_scale": float("inf")}, ["context_scale", "finite", "inf"]),
-    ("moc", {"components": 0}, ["components", "0"]),
-    ("mos", {"dropout": 1.5}, ["dropout", "[0, 1)", "1.5"]),
-    ("mos", {"weight": nn.Parameter(torch.zeros(10, 5))}, ["(10, 4)", "got (10, 5)"]),
-    ("moc", {"weight": nn.Parameter(torch.zeros(9, 4))}, ["weight", "(10, 4)", "(9, 4)"]),
-    ("mixtape", {"frequent": 0.5}, ["frequent: expected an integer, got 0.5"]),
-    ("mixtape", {"frequent": True}, ["frequent", "integer", "True"]),
-    ("mos", {"components": "4"}, ["components", "integer", "'4'"]),
-    ("softmax", {"weight": torch.zeros(10, 4)}, ["weight", "Parameter"]),
     ("gss", {"pointwise": "plif"}, ["pointwise", "'gss' has gss", "choose 'softmax'"]),
     ("softmax", {"vocab_size": 5}, ["did you mean 'num_classes'", "feature_dim", "weight"]),
     ("mos", {"cap": 15.0}, ["no option 'cap'; known"]),
-    ("mos", {"bias": "no"}, ["bias: expected True or False, got 'no'"]),
-    ("softcap", {"cap": "15"}, ["cap must be a finite number, got '15'"]),
     ("mos", {"pointwise": "gss", "knots": 3}, ["'knots'", "context_scale", "k, learn"]),
     ("mos", {"pointwise": nn.Tanh()}, ["pointwise", "a name or an instance"]),
-    ("mos", {"weight": nn.Embedding(10, 4)}, ["weight", "got Embedding"]),
-    ("softmax", {"num_classes": 0}, ["num_classes", "0"]),
-    ("softmax", {"feature_dim": 0}, ["feature_dim", "0"]),
-    ("mos", {"embed_dim": -3}, ["embed_dim", "-3"]),
-]
+    *(("mos", {"weight": weight}, ["weight: expected a torch.nn.Parameter", "(10, 4)"])
+      for weight in (nn.Embedding(10, 4), torch.zeros(10, 4), nn.Parameter(torch.zeros(9, 4)))),
+    *(("mixtape", {name: value}, [name, str(value)]) for name, value in (
+        ("frequent", -1), ("frequent", 0.5), ("frequent", True), ("components", "4"),
+        ("locked_dropout", "false"), ("bias", "no"), ("gate_dim", 0),
+        ("gate_noise", -0.1), ("gate_weight_norm", -1), ("gate_dropout", 1), ("dropout", 1.5),
+        ("context_scale", 0), ("context_scale", math.inf), ("num_classes", 0),
+        ("feature_dim", 0), ("embed_dim", -3),
+    )),
+]  # fmt: skip
 
 POINTWISE = [
     ("sigsoftmx", {}, ["sigsoftmx", "did you mean 'sigsoftmax'", "plif"]),
     ("plif", {"knot": 3}, ["knot", "did you mean 'knots'"]),
-    ("gss", {"learn": "false"}, ["gss: learn: expected True or False, got 'false'"]),
-    ("plif", {"freeze": "false"}, ["plif: freeze: expected True or False, got 'false'"]),
-    ("gss", {"k": 0.0}, ["gss: k", "greater than 0", "0"]),
-    ("plif", {"bound": 0.0}, ["bound", "0"]),
-    ("plif", {"knots": 0}, ["knots", "0"]),
-    ("monotone_mlp", {"units": 0}, ["units", "0"]),
-    ("monotone_mlp", {"bound": -1.0}, ["bound", "-1"]),
-    ("softcap", {"cap": 0.0}, ["softcap: cap", "(0, 1000]", "got 0"]),
-    ("sigmoid_cap", {"height": -1.0}, ["sigmoid_cap: height", "greater than 0", "-1"]),
-    ("sigmoid_cap", {"scale": 0.0}, ["sigmoid_cap: scale", "greater than 0", "0"]),
-    ("softcap", {"cap": 1e4}, ["softcap: cap", "(0, 1000]", "10000"]),
-    ("sigmoid_cap", {"shift": math.nan}, ["sigmoid_cap: shift", "finite", "nan"]),
-    ("gss", {"c": math.nan}, ["gss: c", "finite", "nan"]),
-    ("plif", {"init_sd": math.nan}, ["plif: init_sd", "finite", "nan"]),
-    ("multimax", {"init_sd": -1.0}, ["multimax: init_sd", "at least 0", "-1"]),
-]
+    *((name, {option: value}, [f"{name}: {option}", f"{value}"[:2]]) for name, option, value in (
+        ("gss", "learn", "false"), ("gss", "k", 0), ("gss", "c", math.nan),
+        ("plif", "freeze", "false"), ("plif", "bound", 0), ("plif", "knots", 0),
+        ("plif", "init_sd", math.nan), ("monotone_mlp", "units", 0), ("monotone_mlp", "bound", -1),
+        ("softcap", "cap", 0), ("softcap", "cap", 1e4), ("softcap", "cap", "15"),
+        ("sigmoid_cap", "height", -1), ("sigmoid_cap", "scale", 0),
+        ("sigmoid_cap", "shift", math.nan), ("multimax", "init_sd", -1),
+    )),
+]  # fmt: skip
 
 
 CALLS = [
