@@ -98,7 +98,7 @@ class Registry(Generic[T]):
         def add(cls: T) -> T:
             if name in self._classes:
                 raise UserError(f"{self.kind} {name!r} is already registered; choose another name")
-            if problem := self._problem(cls):
+            if problem := self._problem(name, cls):
                 title = f"{self.kind} {name!r} of class {getattr(cls, '__name__', repr(cls))}"
                 raise UserError(f"{title}: {problem}")
             self._classes[name] = cls
@@ -113,8 +113,8 @@ class Registry(Generic[T]):
 
         return add
 
-    def _problem(self, cls: Any) -> str | None:
-        """Return why a class cannot be registered; None if it can."""
+    def _problem(self, name: str, cls: Any) -> str | None:
+        """Return why a class cannot be registered under a name; None if it can."""
         base, needs = self.base, [*getattr(self.base, "needs", ())]
         if not (isinstance(cls, type) and issubclass(cls, base)):
             kind = base.__name__
@@ -122,6 +122,9 @@ class Registry(Generic[T]):
         if needs and all(getattr(cls, n) is getattr(base, n) for n in needs):
             return (f"it has no {' and it has no '.join(needs)}, from which the loss is computed "
                     "(forward is not); write it")  # fmt: skip
+        if not name.isidentifier():
+            return ("a name has letters, digits and underscores, and begins with a letter; choose "
+                    "another name")  # fmt: skip
         return None
 
     def listen(self, listener: Callable[[], object]) -> None:
@@ -131,7 +134,6 @@ class Registry(Generic[T]):
 
     def unregister(self, name: str) -> None:
         """Remove a class, so that a test or a notebook can register a new version."""
-        self.find(name)  # says which names there are
         del self._classes[name]
 
     def names(self) -> list[str]:
