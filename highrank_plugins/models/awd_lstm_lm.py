@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from fairseq.data import Dictionary
-from fairseq.models import FairseqIncrementalDecoder, FairseqLanguageModel, register_model
+from fairseq.models import FairseqDecoder, FairseqLanguageModel, register_model
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
@@ -114,12 +114,11 @@ def fill(config: Namespace | DictConfig, preset: str, head: dict) -> None:
 ModelLoss = namedtuple("ModelLoss", (*LossOutput._fields, *TrunkOutput._fields))
 
 
-class AWDLSTMDecoder(FairseqIncrementalDecoder):
+class AWDLSTMDecoder(FairseqDecoder):
     """Hold the trunk and, at ``output_projection``, the head, which the model attaches.
 
     Its vocabulary matrix is the embedding or, with ``own_width``, another one of this width with
-    the same start, U(±0.1). A beam search passes it all words so far and an ``incremental_state``,
-    which holds the trunk's state after those that were read before.
+    the same start, U(±0.1). A beam search reads all words so far at each step.
     """
 
     def __init__(
@@ -142,26 +141,14 @@ class AWDLSTMDecoder(FairseqIncrementalDecoder):
     def extract_features(
         self, src_tokens: Tensor, encoder_out: None = None, src_lengths: Tensor | None = None,
         state: Sequence[tuple[Tensor, Tensor]] | None = None,
-        incremental_state: dict | None = None,
     ):  # fmt: skip
         """Return features [B, T, F] of ``src_tokens`` [B, T], and a dictionary with ``state``.
 
-        The words before them ended in ``state`` (None: zeros). If ``incremental_state`` holds one,
-        only the last word is read, T = 1. Other arguments are fairseq's, and have no effect.
+        The words before them ended in ``state`` (None: zeros). Other arguments are fairseq's, and
+        have no effect.
         """
-        if incremental_state:
-            state = self.get_incremental_state(incremental_state, "state")
-            src_tokens = src_tokens[:, -1:]
         out = self.trunk(src_tokens.t(), state)
-        if incremental_state is not None:
-            self.set_incremental_state(incremental_state, "state", out.state)
         return out.features.transpose(0, 1), {"attn": None, "state": out.state}
-
-    def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
-        state = self.get_incremental_state(incremental_state, "state")
-        if state is not None:
-            chosen = [tuple(t.index_select(1, new_order) for t in layer) for layer in state]
-            self.set_incremental_state(incremental_state, "state", chosen)
 
     def output_layer(self, features: Tensor) -> Tensor:
         # time-major, so that dropout on contexts is locked over time
