@@ -71,12 +71,6 @@ def keep_what_holds(cls: type) -> None:
             setattr(cls, name, vars(origin)[name])
 
 
-def options_as_text(layer: nn.Module) -> str:
-    """Return the attributes of a layer that have plain values, as `nn.Module` prints them."""
-    options = {n: v for n, v in vars(layer).items() if n != "training" and isinstance(v, PLAIN)}
-    return ", ".join(f"{name}={value}" for name, value in options.items())
-
-
 class Registry(Generic[T]):
     """Register classes of one kind by name; their options are arguments of their constructors.
 
@@ -168,12 +162,8 @@ class Registry(Generic[T]):
                 f"{self.kind}: expected a name or an instance of {self.base.__name__}, got "
                 f"{name!r}; write a class with {next(iter(self.base.needs))}, and pass an instance"  # type: ignore[attr-defined]  # T is any class
             )
-        cls, title = self.find(name), f"{self.kind} {name!r}"
-        check_options(title, options, {*self.options(name), *self.common})
-        parameters = inspect.signature(cls).parameters.values()
-        required = {p.name for p in parameters if p.default is p.empty}
-        if missing := sorted(required & self.common - options.keys()):
-            raise ValueError(f"{title}: give {' and '.join(missing)}")
+        cls = self.find(name)
+        check_options(f"{self.kind} {name!r}", options, {*self.options(name), *self.common})
         return built_with_whole_state(lambda: cls(**options))
 
     def options(self, name: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from highrank_plugins.common.names import class_of, layer_name
 from highrank_plugins.common.options import Range
 from highrank_plugins.heads.checks import boolean, integer, number
 from highrank_plugins.heads.log_probs import widen
-from highrank_plugins.heads.registry import Registry, options_as_text
+from highrank_plugins.heads.registry import Registry
 
 BLOCK = 1024  # rows whose distances to the rows of a codebook exist at once
 
@@ -37,7 +37,6 @@ class Vocabulary(nn.Module):
     needs_sorted_classes: str | None = None  # why, if class ids must be sorted by falling count
     may_be_tied: ClassVar[bool] = True  # whether the tensor can be the embedding, too
     maps: ClassVar[range] = range(0)  # numbers of the tensors that map rows to others
-    extra_repr = options_as_text
 
     def right_inverse(self, matrix: Tensor) -> Any:
         """Return the tensor, or the tuple of tensors, whose matrix is the given one or near it."""
