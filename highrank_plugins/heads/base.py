@@ -68,7 +68,6 @@ class Head(nn.Module):
     mixes: ClassVar[bool] = False  # whether K softmaxes are mixed, by the weights of `log_prior`
     linear_logits: ClassVar[bool] = False  # whether logits are W g + b, which ranks the classes
     weights_by_class: ClassVar[bool] = False  # whether weights of components depend on the class
-    retain_dropout = False  # apply dropout in evaluation, too, to sample from all masks
     weight: nn.Parameter
     bias: nn.Parameter | None
     parameter_roles = checks.parameter_roles

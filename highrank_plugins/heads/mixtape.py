@@ -151,7 +151,7 @@ class Mixtape(Mixture):
 
     def sample_masks(self, leading: torch.Size, like: Tensor) -> RandomState:
         random_state = super().sample_masks(leading, like)
-        if self.gate_dropout and (self.training or self.retain_dropout):
+        if self.gate_dropout and self.training:
             width = (self.components - 1) * self.gate_dim
             random_state.masks["gate"] = sample_mask(
                 leading, width, self.gate_dropout, self.locked_dropout, like

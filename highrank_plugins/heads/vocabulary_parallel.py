@@ -174,7 +174,7 @@ class VocabularyParallel(nn.Module):
     def _random_state(self, features: Tensor) -> RandomState:
         """Return equal masks in all processes, and noise of each its own."""
         head = self.head
-        if not (head.training or head.retain_dropout):
+        if not head.training:
             return RandomState()
         with self._seeded(features.device):
             found = head.sample_masks(features.shape[:-1], features)

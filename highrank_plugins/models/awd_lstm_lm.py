@@ -174,11 +174,6 @@ class AWDLSTMLanguageModel(HeadModel, FairseqLanguageModel):
         model.attach_head(flat, dictionary, locked_dropout=True)
         return model
 
-    def prepare_for_inference_(self, cfg) -> None:
-        if getattr(cfg.generation, "retain_dropout", False):
-            raise UserError("--retain-dropout: an AWD-LSTM draws its masks for whole texts only")
-        super().prepare_for_inference_(cfg)
-
     def bptt_features(
         self, src_tokens: Tensor, state: Sequence[tuple[Tensor, Tensor]] | None = None
     ) -> TrunkOutput:

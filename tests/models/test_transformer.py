@@ -59,16 +59,6 @@ def test_features_give_the_probabilities(token, mt_data):
     torch.testing.assert_close(log_probs.exp().sum(-1), torch.ones_like(log_probs[..., 0]))
 
 
-@pytest.mark.parametrize("modules", [None, ["TransformerDecoder"], ["MixtureOfSoftmaxes"]])
-def test_retained_dropout_applies_to_the_head_too(modules, mt_data):
-    model = build(mt_data, "transformer_mos_tiny", "--head-dropout", "0.5").model
-    generation = Namespace(retain_dropout=True, retain_dropout_modules=modules)
-    model.prepare_for_inference_(Namespace(generation=generation))
-    features = torch.randn(3, model.head.feature_dim)
-    drawn = [model.head(features) for _ in range(2)]
-    assert torch.equal(*drawn) == (modules == ["TransformerDecoder"])
-
-
 # -- a vocabulary matrix that is a function of others ------------------------------------------
 
 
