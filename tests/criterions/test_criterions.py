@@ -227,16 +227,12 @@ def test_a_teacher_moves_no_random_numbers_and_is_named_if_it_reads_less(lm_data
 # -- AR, TAR and the loss of streams; tests/models/test_distributed shares streams out -------------
 
 
-def test_penalties_equal_values_computed_by_hand():
-    raw = torch.tensor([[[1.0, 2.0]], [[3.0, -1.0]], [[3.0, 1.0]]])  # [3, 1, 2]
-    assert activation_penalty(raw).item() == pytest.approx((1 + 4 + 9 + 1 + 9 + 1) / 6)
-    assert temporal_penalty(raw).item() == pytest.approx((4 + 9 + 0 + 4) / 4)
-    assert temporal_penalty(raw[:1]).item() == 0
-    # in float32 at least
+def test_penalties_are_computed_in_float32_at_least():
     big = torch.full((2, 1, 1), 300.0, dtype=torch.float16)
     assert activation_penalty(big).item() == 90_000
     assert temporal_penalty(big * torch.tensor([[[1.0]], [[-1.0]]]).half()).item() == 360_000
     assert temporal_penalty(big[:1].double()).dtype == torch.float64
+    assert temporal_penalty(big[:1]).item() == 0
 
 
 def losses(built, batch):

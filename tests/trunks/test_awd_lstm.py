@@ -120,19 +120,6 @@ def test_each_dropout_acts_in_its_place_and_is_locked(tokens):
     assert torch.equal(seen[1][0], seen[0][1])
 
 
-def test_gradients_are_right_with_every_rate_on(tokens):
-    model = trunk(**RATES)
-    names = [name for name, _ in model.named_parameters()]
-
-    def features(*parameters):
-        torch.manual_seed(3)
-        values = dict(zip(names, parameters, strict=True))
-        return torch.func.functional_call(model, values, (tokens[:3],))[::2]
-
-    values = [p.detach().clone().requires_grad_() for p in model.parameters()]
-    assert torch.autograd.gradcheck(features, values)
-
-
 def test_names_of_parameters_are_public_and_half_precision_keeps_its_type(tokens):
     out = trunk(torch.bfloat16, **RATES)(tokens)
     assert out.features.dtype == out.state[0][0].dtype == torch.bfloat16
