@@ -102,7 +102,7 @@ def test_a_subclass_may_keep_the_fused_loss_of_its_base():
 
 
 @pytest.mark.parametrize(("registry", "name", "message"), [
-    *((registry, name, "already registered") for registry, name in TOYS),
+    *((registry, name, "already registered") for registry, name, _ in TOYS),
     *((Registry("head"), name, "a name has letters") for name in ("with-dash", "a b", "", "3d")),
 ])  # fmt: skip
 def test_names_that_no_option_can_have_are_refused(registry, name, message):
