@@ -37,7 +37,7 @@ BUDGETS: dict[str, int] = {
     "reports": 1782,
     "results": 2133,
     "studies": 2534,
-    "tasks": 531,
+    "tasks": 523,
     "top": 70,
     "training": 2204,
     "trunks": 343,

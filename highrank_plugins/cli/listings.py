@@ -28,15 +28,15 @@ def listings(
 ) -> None:
     """Print all architectures, layers or recipes.
 
-    Example: highrank list archs > archs.md
+    Example: highrank list archs
 
-    Layers have structures, pointwise functions and options, recipes what they train and their
-    configurations. Writes Markdown tables to a file, and draws tables and lists on a terminal.
+    Architectures are names alone. Layers have structures, pointwise functions and options, recipes
+    their configurations, in Markdown tables, which a terminal draws.
     """
     if what == "archs":
         highrank_plugins.register()
         # imported by name, because mypy does not check the dataclasses that fairseq reads
-        echo_markdown(import_module("highrank_plugins.models.arch_table").arch_table(), nl=False)
+        typer.echo("\n".join(import_module("highrank_plugins.models.archs").names()))
     else:
         {"heads": _heads, "recipes": _recipes}[what]()
 

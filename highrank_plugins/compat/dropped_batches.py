@@ -12,7 +12,6 @@ Delete when: `batch_by_size` keeps its remainder.
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from fairseq.data import data_utils
 
 from highrank_plugins.common.patching import replaces
@@ -21,8 +20,6 @@ from highrank_plugins.common.patching import replaces
 @replaces(data_utils, "batch_by_size")
 def batch_by_size(stock: Callable, indices: Any, *args: Any, **kwargs: Any) -> list:
     """Return batches that cover all of `indices`: fairseq's, then one with what it drops."""
-    if not isinstance(indices, np.ndarray):
-        indices = np.fromiter(indices, dtype=np.int64)
     if len(indices) == 0:
         return []  # stock fairseq raises IndexError here
     batches = stock(indices, *args, **kwargs)

@@ -7,7 +7,7 @@ which sizes and numbers of parameters are lost. Each checkpoint is announced thr
 Why: `import fairseq` calls `logging.basicConfig(level=DEBUG)` in a model of wav2vec before tools
 set level and format. Its loggers know nothing of tqdm's bars, and log at the level INFO.
 What we do: take DEBUG back to `$LOGLEVEL`, INFO if unset, with the time in each line. Clear the
-bars before each line. Leave developers' lines out and round seconds, unless `LOGLEVEL=DEBUG`.
+bars before each line. Leave developers' lines out, unless `LOGLEVEL=DEBUG`.
 Delete when: that line of wav2vec is gone, and fairseq logs through tqdm and at the level DEBUG.
 """
 
@@ -37,7 +37,6 @@ _LINES = {
     "fairseq.tasks.fairseq_task": r"(?:can_reuse_epoch_itr|reuse_dataloader|rebuild_batches) = |"
     r"creating new batches for epoch ",
 } | dict.fromkeys([f"fairseq_cli.{name}" for name in _COMMANDS], "")
-_SECONDS = re.compile(r"\(writing took (\d+\.\d)\d* seconds\)")
 NOTE = "Set LOGLEVEL=DEBUG to print all options, all layers and fairseq's bookkeeping."
 
 
@@ -49,18 +48,13 @@ class DeveloperLines(logging.Filter):
         self.lines = re.compile(lines) if lines else None
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the line is shown; the options become a note, and seconds are rounded.
-
-        fairseq-preprocess begins its lines with the language, which is None for a language model.
-        """
+        """Whether the line is shown; the options become a note."""
         if logging.getLogger().isEnabledFor(logging.DEBUG) or record.levelno != logging.INFO:
             return True
         if isinstance(record.msg, Mapping | Namespace):
             record.msg = NOTE
         if isinstance(record.msg, nn.Module):
             return False
-        if isinstance(record.msg, str):
-            record.msg = _SECONDS.sub(r"(written in \1 s)", record.msg).removeprefix("[None] ")
         return not (self.lines and self.lines.match(str(record.msg)))
 
 
@@ -75,17 +69,12 @@ class ClearBars(logging.Filter):
         return True
 
 
-def _add(kept: logging.Logger | logging.Handler, new: logging.Filter) -> None:
-    if not any(type(known).__name__ == type(new).__name__ for known in kept.filters):
-        kept.addFilter(new)
-
-
 for _name, _lines in _LINES.items():
-    _add(logging.getLogger(_name), DeveloperLines(_lines))
+    logging.getLogger(_name).addFilter(DeveloperLines(_lines))
 _root = logging.getLogger()
 if _root.level == logging.DEBUG:
     _root.setLevel(os.environ.get("LOGLEVEL", "INFO").upper())
 for _handler in _root.handlers:
-    _add(_handler, ClearBars())
+    _handler.addFilter(ClearBars())
     if getattr(_handler.formatter, "_fmt", "") == logging.BASIC_FORMAT:
         _handler.setFormatter(logging.Formatter(FORMAT, "%Y-%m-%d %H:%M:%S"))

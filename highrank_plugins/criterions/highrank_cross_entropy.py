@@ -68,8 +68,7 @@ class HighrankCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         """Refuse teachers that are no files; validation needs none."""
         for path in self.paths:
             if not os.path.isfile(path):
-                kind = "a folder" if os.path.isdir(path) else "no such file"
-                raise UserError(f"--teacher: {kind}: {path or 'an empty path'}")
+                raise UserError(f"--teacher: no such file: {path!r}")
 
     def forward(self, model, sample, reduce=True):
         if not getattr(model, "computes_loss", False):

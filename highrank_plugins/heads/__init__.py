@@ -45,11 +45,6 @@ vocabulary_names, vocabulary_options = VOCABULARY.names, VOCABULARY.options
 build_vocabulary = VOCABULARY.build
 
 
-def _functions_with(option: str) -> str:
-    names = [repr(name) for name in sorted(POINTWISE.names()) if option in pointwise_options(name)]
-    return f"; it belongs to pointwise={' or '.join(names)}" if names else ""
-
-
 def _refuse_shared(options: Iterable[str], *parts: Collection[str]) -> None:
     for option in options:
         if sum(option in part for part in parts) > 1:
@@ -60,7 +55,7 @@ def _refuse_shared(options: Iterable[str], *parts: Collection[str]) -> None:
             )
 
 
-def build_head(name: str, *sizes: int, **options: Any) -> Head:
+def build_head(name: str, **options: Any) -> Head:
     """Build the output layer called `name`.
 
     Args:
@@ -71,8 +66,6 @@ def build_head(name: str, *sizes: int, **options: Any) -> Head:
     Raises:
         ValueError: unknown name or option (with the nearest match), or a value out of range.
     """
-    if sizes:
-        raise TypeError(f"build_head({name!r}): name the sizes: num_classes=…, feature_dim=…")
     if name not in (layers := tokens()):
         raise ValueError(unknown_name_message("head", name, layers))
     structure = layers[name]["head"]
@@ -87,7 +80,7 @@ def build_head(name: str, *sizes: int, **options: Any) -> Head:
     of_function = pointwise_options(function) if isinstance(function, str) else {}
     of_matrix = vocabulary_options(matrix) if isinstance(matrix, str) else {}
     known = {*HEADS.common, "vocabulary", *own, *of_function, *of_matrix}
-    check_options(f"head {name!r}", options, known, _functions_with)
+    check_options(f"head {name!r}", options, known)
     _refuse_shared(options, own, of_function, of_matrix)
     options.pop("vocabulary", None)
     given = {n: options.pop(n) for n in of_function if n in options}

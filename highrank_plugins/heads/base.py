@@ -68,7 +68,6 @@ class Head(nn.Module):
     mixes: ClassVar[bool] = False  # whether K softmaxes are mixed, by the weights of `log_prior`
     linear_logits: ClassVar[bool] = False  # whether logits are W g + b, which ranks the classes
     weights_by_class: ClassVar[bool] = False  # whether weights of components depend on the class
-    retain_dropout = False  # apply dropout in evaluation, too, to sample from all masks
     weight: nn.Parameter
     bias: nn.Parameter | None
     parameter_roles = checks.parameter_roles
@@ -198,7 +197,6 @@ class Head(nn.Module):
             del destination[f"{prefix}_extra_state"]
 
     def _load_from_state_dict(self, state: Named, prefix: str, *others: Any) -> None:
-        checks.check_kind_of_matrix(self, state, prefix, *others)
         super()._load_from_state_dict(state, prefix, *others)
         checks.forgive_function(self, prefix, *others)
 
@@ -283,8 +281,6 @@ class Head(nn.Module):
     @torch.no_grad()
     def top_k(self, features: Tensor, k: int = 1) -> tuple[Tensor, Tensor]:
         """Return the k largest log P [..., k], descending, and their int64 classes, by chunks."""
-        if not 1 <= k <= self.num_classes:
-            raise ValueError(f"k: expected 1 to {self.num_classes} classes, got {k}")
         parts = (log_probs.topk(k) for log_probs in log_probs_of_chunks(self, features))
         values, classes = join_chunks(len(self.flatten_features(features)), parts)
         return values.view(*features.shape[:-1], k), classes.view(*features.shape[:-1], k)

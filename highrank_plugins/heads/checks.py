@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from highrank_plugins.common.options import Range
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.losses.plan import Named
 
 ROLES = {
     **dict.fromkeys(("weight", "gate_embed", "gate_bias"), "vocabulary"),
@@ -77,20 +76,6 @@ def omits_function(head: Any) -> bool:
     return not head.states_function or head.function() == PLAIN_SOFTMAX
 
 
-def check_kind_of_matrix(
-    head: Any, state: Named, prefix: str, metadata: object, strict: bool, *others: object
-) -> None:
-    """Refuse a state dictionary with a plain vocabulary matrix for a computed one, or reversed."""
-    own, factors = f"{prefix}weight", f"{prefix}parametrizations.weight."
-    is_function = "weight" in getattr(head, "parametrizations", ())
-    if strict and (own in state if is_function else any(n.startswith(factors) for n in state)):
-        kinds = ("plain", "computed")
-        raise UserError(
-            f"the state dictionary has a {kinds[not is_function]} vocabulary matrix, this head "
-            f"a {kinds[is_function]} one; build the head with the vocabulary= of its training"
-        )
-
-
 def forgive_function(
     head: Any, prefix: str, metadata: object, strict: bool, missing: list[str], *others: object
 ) -> None:
@@ -131,8 +116,7 @@ def class_order(
             raise ValueError("class_counts and frequent_classes: give one of the two")
         counts = torch.as_tensor(counts, device="cpu")
         if counts.shape != (num_classes,) or counts.isnan().any():
-            got = "NaN" if counts.shape == (num_classes,) else f"shape {list(counts.shape)}"
-            raise ValueError(f"class_counts: expected {num_classes} numbers, got {got}")
+            raise ValueError(f"class_counts: expected {num_classes} numbers, and no NaN")
         classes = counts.argsort(descending=True, stable=True)[:frequent]
     chosen = () if classes is None else torch.as_tensor(classes, device="cpu").tolist()
     ids = {integer("frequent_classes", c, least=0): None for c in chosen}
@@ -170,16 +154,11 @@ def vocabulary_matrix(weight: object, shape: tuple[int, int]) -> nn.Parameter:
     """Return a vocabulary matrix to share, after checks, or a new one."""
     if weight is None:
         return nn.Parameter(torch.empty(shape))
-    if not isinstance(weight, nn.Parameter):
-        of = "; share its .weight" if isinstance(weight, nn.Module) else ""
+    if not isinstance(weight, nn.Parameter) or tuple(weight.shape) != shape:
+        shown = tuple(weight.shape) if isinstance(weight, Tensor) else type(weight).__name__
         raise ValueError(
-            f"weight: expected a torch.nn.Parameter to share, got {type(weight).__name__}{of}"
-        )
-    if tuple(weight.shape) != shape:
-        fits = weight.dim() == 2 and len(weight) == shape[0]
-        raise ValueError(
-            f"weight: expected shape {shape} (num_classes, embed_dim), got {tuple(weight.shape)}"
-            + (f"; give embed_dim={weight.size(1)}" if fits else "")
+            f"weight: expected a torch.nn.Parameter to share, of shape {shape} (num_classes, "
+            f"embed_dim), got {shown}"
         )
     return weight
 

@@ -22,8 +22,6 @@ def flat_features(head: Any, features: Tensor) -> Tensor:
 
     Autocast allows any. Parameters of pointwise functions may have another dtype.
     """
-    if not isinstance(features, Tensor):
-        raise ValueError(f"features: expected a tensor, got {type(features).__name__}")
     if features.shape[-1:] != (head.feature_dim,):
         raise ValueError(
             f"features: expected size {head.feature_dim} (feature_dim) in the last dimension, got "

@@ -109,10 +109,6 @@ class Mixtape(Mixture):
         self._add_gates()
 
     def _choose_frequent(self, count: int, classes: Any, counts: Any) -> None:
-        if isinstance(count, float):
-            raise ValueError(
-                f"frequent: expected an integer, got {count}; frequent_ratio takes a share"
-            )
         self.frequent = integer("frequent", count, least=0)
         if self.frequent > self.num_classes:
             raise ValueError(f"mixtape: frequent must be at most {self.num_classes}, got {count}")
@@ -155,7 +151,7 @@ class Mixtape(Mixture):
 
     def sample_masks(self, leading: torch.Size, like: Tensor) -> RandomState:
         random_state = super().sample_masks(leading, like)
-        if self.gate_dropout and (self.training or self.retain_dropout):
+        if self.gate_dropout and self.training:
             width = (self.components - 1) * self.gate_dim
             random_state.masks["gate"] = sample_mask(
                 leading, width, self.gate_dropout, self.locked_dropout, like

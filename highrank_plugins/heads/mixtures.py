@@ -71,7 +71,7 @@ class Mixture(Head):
     def sample_masks(self, leading: torch.Size, like: Tensor) -> RandomState:
         """Return a mask of K·D units per token, or per column of a time-major batch if locked."""
         random_state = RandomState()
-        if self.dropout and (self.training or self.retain_dropout):
+        if self.dropout and self.training:
             width = self.components * self.embed_dim
             random_state.masks["latent"] = sample_mask(
                 leading, width, self.dropout, self.locked_dropout, like

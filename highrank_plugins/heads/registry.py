@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from highrank_plugins.common.names import class_of, did_you_mean, layer_name
+from highrank_plugins.common.names import class_of, did_you_mean
 from highrank_plugins.common.torch_state import kept_random_numbers
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads.libraries import evaluating
@@ -28,17 +28,13 @@ def unknown_name_message(kind: str, name: str, known: Iterable[str]) -> str:
     return f"unknown {kind} {name!r}{did_you_mean(str(name), names)}; known: {listed}"
 
 
-def check_options(
-    title: str, given: Iterable[str], known: Set[str], homes: Callable[[str], str] = lambda _: ""
-) -> None:
-    """Refuse an option that a class does not have; `homes` says which other classes have it."""
+def check_options(title: str, given: Iterable[str], known: Set[str]) -> None:
+    """Refuse an option that a class does not have."""
     for option in given:
         if option not in known:
-            moves = "; convert the built layer with .to()" if option in ("device", "dtype") else ""
             names = sorted(known)
             raise ValueError(
-                f"the {title} has no option {option!r}"
-                f"{moves or did_you_mean(option, names) or homes(option)}; "
+                f"the {title} has no option {option!r}{did_you_mean(option, names)}; "
                 f"known: {', '.join(names) or 'none'}"
             )
 
@@ -73,12 +69,6 @@ def keep_what_holds(cls: type) -> None:
         is_older = order.index(owner) > order.index(functions[0])
         if is_older and owner not in origin.__mro__:
             setattr(cls, name, vars(origin)[name])
-
-
-def options_as_text(layer: nn.Module) -> str:
-    """Return the attributes of a layer that have plain values, as `nn.Module` prints them."""
-    options = {n: v for n, v in vars(layer).items() if n != "training" and isinstance(v, PLAIN)}
-    return ", ".join(f"{name}={value}" for name, value in options.items())
 
 
 class Registry(Generic[T]):
@@ -119,8 +109,7 @@ class Registry(Generic[T]):
 
     def _problem(self, name: str, cls: Any) -> str | None:
         """Return why a class cannot be registered under a name; None if it can."""
-        base, constants = self.base, getattr(cls, "constants", None)
-        needs = [*getattr(base, "needs", ())]
+        base, needs = self.base, [*getattr(self.base, "needs", ())]
         if not (isinstance(cls, type) and issubclass(cls, base)):
             kind = base.__name__
             return f"it is not a {kind}; register a class that inherits from {kind}"
@@ -130,11 +119,6 @@ class Registry(Generic[T]):
         if not name.isidentifier():
             return ("a name has letters, digits and underscores, and begins with a letter; choose "
                     "another name")  # fmt: skip
-        if "name" in inspect.signature(cls).parameters:
-            return ("the argument name of its constructor is the layer's own name; call the "
-                    "argument otherwise")  # fmt: skip
-        if isinstance(constants, str):
-            return f"`constants` is text; write a tuple, ({constants!r},)"
         return None
 
     def listen(self, listener: Callable[[], object]) -> None:
@@ -144,7 +128,6 @@ class Registry(Generic[T]):
 
     def unregister(self, name: str) -> None:
         """Remove a class, so that a test or a notebook can register a new version."""
-        self.find(name)  # says which names there are
         del self._classes[name]
 
     def names(self) -> list[str]:
@@ -179,12 +162,8 @@ class Registry(Generic[T]):
                 f"{self.kind}: expected a name or an instance of {self.base.__name__}, got "
                 f"{name!r}; write a class with {next(iter(self.base.needs))}, and pass an instance"  # type: ignore[attr-defined]  # T is any class
             )
-        cls, title = self.find(name), f"{self.kind} {name!r}"
-        check_options(title, options, {*self.options(name), *self.common})
-        parameters = inspect.signature(cls).parameters.values()
-        required = {p.name for p in parameters if p.default is p.empty}
-        if missing := sorted(required & self.common - options.keys()):
-            raise ValueError(f"{title}: give {' and '.join(missing)}")
+        cls = self.find(name)
+        check_options(f"{self.kind} {name!r}", options, {*self.options(name), *self.common})
         return built_with_whole_state(lambda: cls(**options))
 
     def options(self, name: str) -> dict[str, Any]:
@@ -211,17 +190,9 @@ class Registry(Generic[T]):
         A class lists them in `constants`. Of the options that its list does not cover they are all
         that the instance keeps as attributes with plain values.
         """
-        listed = instance.constants or ()
-        for name in listed:
-            if not hasattr(instance, name):
-                raise UserError(
-                    f"{layer_name(instance)}: `constants` of class {type(instance).__name__} lists "
-                    f"{name!r}, but the layer has no such attribute; keep it as self.{name}, or "
-                    "remove it from the list"
-                )
         kept = {name: getattr(instance, name, None) for name in self._uncovered(instance)}
         plain = {name: value for name, value in kept.items() if isinstance(value, PLAIN)}
-        return {name: getattr(instance, name) for name in listed} | plain
+        return {name: getattr(instance, name) for name in instance.constants or ()} | plain
 
     def function(self, instance: Any) -> dict[str, Any]:
         """Return the name of a layer's class, or of the base that has one, and its constants."""

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
 from typing import Any, ClassVar
@@ -16,9 +17,9 @@ from torch.nn.utils import parametrize
 
 from highrank_plugins.common.names import class_of, layer_name
 from highrank_plugins.common.options import Range
-from highrank_plugins.heads.checks import POSITIVE, boolean, integer, number
+from highrank_plugins.heads.checks import boolean, integer, number
 from highrank_plugins.heads.log_probs import widen
-from highrank_plugins.heads.registry import Registry, options_as_text
+from highrank_plugins.heads.registry import Registry
 
 BLOCK = 1024  # rows whose distances to the rows of a codebook exist at once
 
@@ -36,7 +37,6 @@ class Vocabulary(nn.Module):
     needs_sorted_classes: str | None = None  # why, if class ids must be sorted by falling count
     may_be_tied: ClassVar[bool] = True  # whether the tensor can be the embedding, too
     maps: ClassVar[range] = range(0)  # numbers of the tensors that map rows to others
-    extra_repr = options_as_text
 
     def right_inverse(self, matrix: Tensor) -> Any:
         """Return the tensor, or the tuple of tensors, whose matrix is the given one or near it."""
@@ -201,15 +201,13 @@ class Tiers(Vocabulary):
     def __init__(self, shares: str = "0.1,0.3,0.6", factor: int = 4) -> None:
         super().__init__()
         self.shares, self.factor = str(shares), integer("tiers: factor", factor)
-        try:
-            self.parts = [number("shares", float(word), POSITIVE) for word in shares.split(",")]
-        except (AttributeError, ValueError):
+        found = re.fullmatch(r"[\d.,e+ -]+", self.shares) and [*map(float, self.shares.split(","))]
+        if not found or min(found) <= 0 or abs(sum(found) - 1) > 1e-6:
             raise ValueError(
-                f"tiers: shares: expected numbers above 0 such as 0.1,0.3,0.6, got {shares!r}"
-            ) from None
-        if abs(sum(self.parts) - 1) > 1e-6:
-            raise ValueError(f"tiers: shares {shares} add up to {sum(self.parts):g}; they must "
-                             "cover the vocabulary: add up to 1")  # fmt: skip
+                "tiers: shares: expected numbers above 0 that add up to 1 and cover the "
+                f"vocabulary, such as 0.1,0.3,0.6, got {shares!r}"
+            )
+        self.parts = found
 
     def forward(self, first: Tensor, *factors: Tensor) -> Tensor:
         pairs = zip(factors[::2], factors[1::2], strict=True)

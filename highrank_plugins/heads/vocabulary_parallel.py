@@ -56,17 +56,14 @@ class VocabularyParallel(nn.Module):
         self.rank, size = distributed.get_rank(group), distributed.get_world_size(group)
         if self.rank < 0:
             raise UserError("group: this process is not in it")
-        problem = None if isinstance(head, Head) else f"expected a head, got {type(head).__name__}"
-        if not problem:
-            self.num_classes = head.num_classes
-            self.rows = -(-head.num_classes // size)  # of all processes but the last
-            self.first = self.rank * self.rows
-            self.stop = min(self.first + self.rows, head.num_classes)
-            problem = self._problem(head, size, device)
-        self._refuse(head, problem, size)
+        self.num_classes = head.num_classes
+        self.rows = -(-head.num_classes // size)  # of all processes but the last
+        self.first = self.rank * self.rows
+        self.stop = min(self.first + self.rows, head.num_classes)
+        self._refuse(head, self._problem(head, size), size)
         with torch.no_grad():
             self._keep_own_rows(head)
-            if device is not None:
+            if head.weight.is_meta:
                 head.to_empty(device=device)
                 with self._seeded(head.weight.device, self.rank):
                     head.reset_parameters()
@@ -102,15 +99,10 @@ class VocabularyParallel(nn.Module):
                     "same one in each"
                 )
 
-    def _problem(self, head: Head, size: int, device: Any) -> str | None:
+    def _problem(self, head: Head, size: int) -> str | None:
         """Return why a head cannot be split, or None."""
-        kind, on_meta = type(head).__name__, head.weight.is_meta
-        if on_meta != (device is not None) or (on_meta and torch.device(device).type == "meta"):
-            return (
-                f"device={device}, and the head is on {head.weight.device}: give it, to say where "
-                "rows are made, if and only if the head is on meta"
-            )
-        if on_meta and [*head.buffers()]:
+        kind = type(head).__name__
+        if head.weight.is_meta and [*head.buffers()]:
             return f"{kind} on meta has buffers, whose numbers are lost; build it with its numbers"
         if (size - 1) * self.rows >= head.num_classes:
             return (
@@ -182,7 +174,7 @@ class VocabularyParallel(nn.Module):
     def _random_state(self, features: Tensor) -> RandomState:
         """Return equal masks in all processes, and noise of each its own."""
         head = self.head
-        if not (head.training or head.retain_dropout):
+        if not head.training:
             return RandomState()
         with self._seeded(features.device):
             found = head.sample_masks(features.shape[:-1], features)

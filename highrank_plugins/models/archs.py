@@ -3,11 +3,10 @@
 ``transformer_mos_iwslt_de_en`` is fairseq's ``transformer_iwslt_de_en`` with the head ``mos``.
 """
 
-import logging
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, field, fields, make_dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any, Optional
 
 from fairseq.models import (
@@ -24,9 +23,6 @@ from highrank_plugins.heads import tokens
 from highrank_plugins.models.head_from_options import choose_head
 from highrank_plugins.models.head_options import AXES, HeadOptions
 from highrank_plugins.models.relative_positions import RelativePositionOptions
-
-logger = logging.getLogger(__name__)
-log_once = cache(logger.info)  # many architectures would repeat a message
 
 # adaptive softmax and input split the vocabulary matrix that a head needs whole
 ADAPTIVE_OFF = {
@@ -48,7 +44,7 @@ TYPES = {
     "decoder_input_dim": Optional[int],
     "decoder_output_dim": Optional[int],
 }
-# trunk → ending of an arch's name → preset, of those that have been given heads
+# trunk → ending of an arch's name → preset
 TRUNKS: dict[str, dict[str, str]] = {}
 
 
@@ -79,6 +75,12 @@ def register_archs(
         axis.registry.listen(add_new)
 
 
+def names() -> list[str]:
+    """Return all architectures with heads, sorted."""
+    found = (f"{t}_{token}{end}" for t in TRUNKS for end in TRUNKS[t] for token in tokens())
+    return sorted(found)
+
+
 def fill_config(
     config: Namespace | DictConfig, preset: str, head: dict, config_class: type, trunk: dict,
     language_model: bool = False,
@@ -96,8 +98,6 @@ def fill_config(
             "it out, or use a stock architecture"
         )
     ARCH_CONFIG_REGISTRY[preset](found)
-    if used := adaptive_options(found):
-        log_once(f"{preset}: the head replaces these options: {', '.join(used)}")
     chosen = choose_head(given, head, trunk, language_model)
     stock = {f.name: f.metadata["stock"] for f in fields(config_class) if "stock" in f.metadata}
     set_options(config, stock | vars(found) | ADAPTIVE_OFF | chosen, config_class)

@@ -7,21 +7,14 @@ from dataclasses import dataclass
 from typing import Optional
 
 from fairseq.data import Dictionary
-from fairseq.models import FairseqIncrementalDecoder, FairseqLanguageModel, register_model
+from fairseq.models import FairseqDecoder, FairseqLanguageModel, register_model
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
-from highrank_plugins.common.names import flag
 from highrank_plugins.common.options import described
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.losses import LossOutput
-from highrank_plugins.models.archs import (
-    given_options,
-    log_once,
-    plain_config,
-    register_archs,
-    set_options,
-)
+from highrank_plugins.models.archs import given_options, plain_config, register_archs, set_options
 from highrank_plugins.models.head_from_options import choose_head
 from highrank_plugins.models.head_model import HeadModel
 from highrank_plugins.models.head_options import HeadOptions
@@ -109,11 +102,6 @@ def fill(config: Namespace | DictConfig, preset: str, head: dict) -> None:
     """Give unset options the preset's values for the structure, or the head's: ``fill_config``."""
     given = given_options(config)
     structure = given.get("head", head.get("head", "softmax"))
-    if structure not in PRESETS[preset]:
-        log_once(
-            f"preset {preset}: no sizes are published for {structure}, so the trunk has those of "
-            "the softmax; --decoder-hidden-size and related options change them"
-        )
     published = PRESETS[preset].get(structure, PRESETS[preset]["softmax"])
     of_head = {"head_bias": "true"} | {k: v for k, v in published.items() if k.startswith("head")}
     of_trunk = {k: v for k, v in published.items() if k not in of_head}
@@ -126,12 +114,11 @@ def fill(config: Namespace | DictConfig, preset: str, head: dict) -> None:
 ModelLoss = namedtuple("ModelLoss", (*LossOutput._fields, *TrunkOutput._fields))
 
 
-class AWDLSTMDecoder(FairseqIncrementalDecoder):
+class AWDLSTMDecoder(FairseqDecoder):
     """Hold the trunk and, at ``output_projection``, the head, which the model attaches.
 
     Its vocabulary matrix is the embedding or, with ``own_width``, another one of this width with
-    the same start, U(±0.1). A beam search passes it all words so far and an ``incremental_state``,
-    which holds the trunk's state after those that were read before.
+    the same start, U(±0.1). A beam search reads all words so far at each step.
     """
 
     def __init__(
@@ -154,26 +141,14 @@ class AWDLSTMDecoder(FairseqIncrementalDecoder):
     def extract_features(
         self, src_tokens: Tensor, encoder_out: None = None, src_lengths: Tensor | None = None,
         state: Sequence[tuple[Tensor, Tensor]] | None = None,
-        incremental_state: dict | None = None,
     ):  # fmt: skip
         """Return features [B, T, F] of ``src_tokens`` [B, T], and a dictionary with ``state``.
 
-        The words before them ended in ``state`` (None: zeros). If ``incremental_state`` holds one,
-        only the last word is read, T = 1. Other arguments are fairseq's, and have no effect.
+        The words before them ended in ``state`` (None: zeros). Other arguments are fairseq's, and
+        have no effect.
         """
-        if incremental_state:
-            state = self.get_incremental_state(incremental_state, "state")
-            src_tokens = src_tokens[:, -1:]
         out = self.trunk(src_tokens.t(), state)
-        if incremental_state is not None:
-            self.set_incremental_state(incremental_state, "state", out.state)
         return out.features.transpose(0, 1), {"attn": None, "state": out.state}
-
-    def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
-        state = self.get_incremental_state(incremental_state, "state")
-        if state is not None:
-            chosen = [tuple(t.index_select(1, new_order) for t in layer) for layer in state]
-            self.set_incremental_state(incremental_state, "state", chosen)
 
     def output_layer(self, features: Tensor) -> Tensor:
         # time-major, so that dropout on contexts is locked over time
@@ -187,23 +162,17 @@ class AWDLSTMLanguageModel(HeadModel, FairseqLanguageModel):
     @classmethod
     def build_model(cls, cfg: DictConfig, task):
         flat = plain_config(cfg, fill, DEFAULT)
-        dictionary, named = task.target_dictionary, SIZES | {name: name for name in RATES}
-        options = {name: getattr(flat, option) for name, option in named.items()}
+        dictionary, names = task.target_dictionary, SIZES | {name: name for name in RATES}
+        options = {name: getattr(flat, option) for name, option in names.items()}
         try:
             trunk = AWDLSTM(len(dictionary), **options)
-        except ValueError as error:  # the message begins with the constructor's argument
-            name, _, rest = str(error).partition(" ")
-            raise UserError(f"{flag(named.get(name, name))} {rest}") from None
+        except ValueError as error:
+            raise UserError(f"--arch awd_lstm_lm: {error}") from None
         width = flat.head_embed_dim or flat.decoder_embed_dim
         own = width if flat.separate_embeddings else None
         model = cls(AWDLSTMDecoder(dictionary, trunk, own))
         model.attach_head(flat, dictionary, locked_dropout=True)
         return model
-
-    def prepare_for_inference_(self, cfg) -> None:
-        if getattr(cfg.generation, "retain_dropout", False):
-            raise UserError("--retain-dropout: an AWD-LSTM draws its masks for whole texts only")
-        super().prepare_for_inference_(cfg)
 
     def bptt_features(
         self, src_tokens: Tensor, state: Sequence[tuple[Tensor, Tensor]] | None = None

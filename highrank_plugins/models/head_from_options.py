@@ -50,10 +50,7 @@ def choose_head(options: dict, arch: dict, trunk: dict, language_model: bool = F
 
 def _layers_of(options: dict) -> list[Choice]:
     """Return the layer that is chosen on each axis, the structure first."""
-    layers, head = [], options.get("head")
-    for axis in AXES[1:]:
-        if head in axis.registry.names():
-            raise UserError(f"--head {head}: {head} {axis.does}; use {flag(axis.option)} {head}")
+    layers = []
     for axis in AXES:
         try:
             layers.append(Choice(axis, options.get(axis.option, axis.default)))
@@ -121,16 +118,8 @@ def _rate(cfg: Namespace, option: str | None) -> float | None:
 
 def _set_rate(layer: Choice, part: nn.Module, cfg: Namespace) -> None:
     """Apply the ``--head-…-lr`` of a layer, for any trunk and optimizer."""
-    if (lr := _rate(cfg, layer.rate)) is None:
-        return
-    option, trained = flag(layer.rate), layer.trained
-    parameter = getattr(part, trained, None)
-    if not isinstance(parameter, nn.Parameter) or not parameter.requires_grad:
-        raise UserError(
-            f"{option}: {layer.name} here has no parameter {trained} that trains; leave the "
-            f"option out, or what freezes it, or correct `own_rate` of {type(part).__name__}"
-        )
-    set_own_rate(parameter, lr)
+    if (lr := _rate(cfg, layer.rate)) is not None:
+        set_own_rate(part.get_parameter(layer.trained), lr)
 
 
 def function_options(head: Head) -> dict:

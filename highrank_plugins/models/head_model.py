@@ -10,7 +10,7 @@ from torch import Tensor
 
 from highrank_plugins import losses
 from highrank_plugins.common.heartbeat import TrainingListener
-from highrank_plugins.common.names import class_of, flag
+from highrank_plugins.common.names import flag
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import Head
 from highrank_plugins.models import warm_start
@@ -150,16 +150,10 @@ class HeadModel(TrainingListener):
             )
 
     def prepare_for_inference_(self, cfg) -> None:
-        """Prepare as fairseq does.
-
-        ``--retain-dropout`` is for the head, too, by the name of its class if
-        ``--retain-dropout-modules`` is given.
-        """
         self.check_loaded()
-        super().prepare_for_inference_(cfg)
         if getattr(cfg.generation, "retain_dropout", False):
-            names = cfg.generation.retain_dropout_modules
-            self.head.retain_dropout = names is None or class_of(self.head).__name__ in names
+            raise UserError("--retain-dropout does not act on a head; leave it out")
+        super().prepare_for_inference_(cfg)
 
 
 class TargetScores:

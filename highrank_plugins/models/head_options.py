@@ -88,15 +88,13 @@ class Axis(NamedTuple):
     registry: Registry
     default: str
     of: Callable[[Head], Any]  # the layer of this axis in a head
-    does: str = ""  # what a layer of this axis does, for messages
 
 
 AXES = (
     Axis("head", HEADS, "softmax", lambda head: head),
-    Axis("head_pointwise", POINTWISE, "identity", attrgetter("pointwise"),
-         "acts on the logits of a head"),
-    Axis("head_vocabulary", VOCABULARY, "plain", vocabulary_of, "makes the matrix of a head"),
-)  # fmt: skip
+    Axis("head_pointwise", POINTWISE, "identity", attrgetter("pointwise")),
+    Axis("head_vocabulary", VOCABULARY, "plain", vocabulary_of),
+)
 
 
 class Choice:

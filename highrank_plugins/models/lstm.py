@@ -29,7 +29,6 @@ LSTMHeadConfig = make_dataclass("LSTMHeadConfig", _stock_fields(), bases=(HeadOp
 LSTMHeadConfig.__doc__ = "Unset options are ``None`` until the architecture fills them."
 
 fill = partial(fill_config, config_class=LSTMHeadConfig, trunk={"head_bias": "true"})
-OURS, STOCKS = "decoder.output_projection.", "decoder.fc_out."
 
 
 class LSTMHeadDecoder(LSTMDecoder):
@@ -62,16 +61,6 @@ class LSTMHeadModel(HeadModel, LSTMModel):
 
     def features(self, *args, **kwargs):
         return self.extract_features(*args, **kwargs)
-
-    def upgrade_state_dict_named(self, state_dict: dict, name: str) -> None:
-        """Upgrade stock checkpoints, whose output layer is ``fc_out``, or has no key if tied."""
-        embedding = state_dict.get("decoder.embed_tokens.weight")
-        if not self.decoder.share_input_output_embed:
-            for key in [key for key in state_dict if key.startswith(STOCKS)]:
-                state_dict[OURS + key.removeprefix(STOCKS)] = state_dict.pop(key)
-        elif embedding is not None:
-            state_dict.setdefault(f"{OURS}weight", embedding)
-        super().upgrade_state_dict_named(state_dict, name)
 
 
 register_archs("lstm_highrank", "lstm", fill)

@@ -7,10 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from highrank_plugins.common.names import layer_name
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import Head
-from highrank_plugins.heads.checks import NOT_NEGATIVE, number
 
 Group = dict[str, Any]
 
@@ -27,10 +25,7 @@ def parameter_roles(model: nn.Module) -> dict[str, str]:
             found[id(part.weight)] = "vocabulary"
         elif isinstance(part, Head):
             roles = part.parameter_roles()
-            for name, p in part.named_parameters():
-                if name not in roles:
-                    raise UserError(f"parameter_roles of {layer_name(part)} leaves out {name}")
-                found[id(p)] = roles[name]
+            found |= {id(p): roles[name] for name, p in part.named_parameters()}
     others = "scalar", "vector", "hidden"
     return {n: found.get(id(p), others[min(p.dim(), 2)]) for n, p in model.named_parameters()}
 
@@ -49,9 +44,6 @@ def groups(
     if unknown := sorted(rates.keys() - roles.values()):
         known = ", ".join(sorted({*roles.values()}))
         raise UserError(f"rates: no parameter has the role {unknown[0]!r}; this model has {known}")
-    for role, rate in rates.items():
-        number(f"rates: {role}", rate, NOT_NEGATIVE)
-    number("weight_decay", weight_decay, NOT_NEGATIVE)
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             role = roles[name]

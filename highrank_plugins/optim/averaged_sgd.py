@@ -51,9 +51,6 @@ class AveragedSGD(TrainingListener, ASGD):
         self, params: Iterable, lr: float, weight_decay: float = 0.0, nonmono: int = 5,
         at_epoch: int | None = None, stop: bool = False,
     ) -> None:  # fmt: skip
-        for name, value in (("nonmono", nonmono), ("at_epoch", at_epoch)):
-            if value is not None and value < 0:
-                raise ValueError(f"{name} must be at least 0, got {value}")
         super().__init__(params, lr=lr, lambd=0.0, t0=0.0, weight_decay=weight_decay)
         self.nonmono, self.at_epoch, self.stop = nonmono, at_epoch, stop
         self.moments: dict[int, tuple[int, Tensor, Tensor]] = {}  # of Adam: steps, m, v

@@ -4,7 +4,7 @@ import logging
 import os
 from dataclasses import dataclass, fields
 from enum import Enum
-from typing import NoReturn, Optional
+from typing import Optional
 
 import numpy as np
 import torch
@@ -43,7 +43,6 @@ WHY = (
     "does not fit --task bptt_language_modeling, which predicts every token of a text in streams: "
     "leave it (and --context-window) out; give --batch-size streams, in chunks of --bptt tokens"
 )
-MAX_TOKENS = 12000  # fairseq-generate takes it where no size of a batch is given
 
 
 @dataclass
@@ -67,14 +66,6 @@ class BPTTLanguageModelingConfig(LanguageModelingConfig):
         "streams in validation and eval-lm; 1 is exact, more are faster", 1
     )
     train_subset: str = II("dataset.train_subset")
-
-
-def refuse_generation() -> NoReturn:
-    raise UserError(
-        "fairseq-generate would lose the recurrent state between the chunks of a text, also with "
-        "--score-reference: score it with fairseq-eval-lm --task bptt_language_modeling, or "
-        "continue sentences with fairseq-interactive"
-    )
 
 
 def _check_task_options(args) -> None:
@@ -166,8 +157,6 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         # only the trainer sets it, when it asks for batches to train on
         trains = options.get("update_epoch_batch_itr") is not None
         of_validation = "_valid" if self.training_streams and not trains else ""
-        if not trains and not of_validation and options.get("max_tokens") == MAX_TOKENS:
-            refuse_generation()
         for name in FOREIGN_BATCHES:
             if options.get(name):
                 raise UserError(f"{flag(name + of_validation)} {options[name]} {WHY}")
@@ -220,7 +209,11 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
     def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
         """Score or continue sentences, each from the start."""
         if "position" in sample:
-            refuse_generation()
+            raise UserError(
+                "fairseq-generate would lose the recurrent state between the chunks of a text: "
+                "score it with fairseq-eval-lm --task bptt_language_modeling, or continue "
+                "sentences with fairseq-interactive"
+            )
         return super().inference_step(generator, models, sample, prefix_tokens, constraints)
 
     # -- training --

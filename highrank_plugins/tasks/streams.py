@@ -175,9 +175,8 @@ class CarriedState:
         elif self.settled and position == self.position:
             self.states = {position: self.states[position]}
         elif position not in self.states:
-            known = f"; known positions: {sorted(self.states)}" if self.states else ""
             raise UserError(
-                f"the recurrent state at position {position} of the streams is lost{known}. A "
+                f"the recurrent state at position {position} of the streams is lost. A "
                 "batch was skipped (out of memory?), or this run resumes with other data, "
                 "--bptt… or --seed, or from a checkpoint without a state: restart the epoch "
                 "with --reset-dataloader"

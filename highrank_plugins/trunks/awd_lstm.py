@@ -154,15 +154,8 @@ class AWDLSTM(nn.Module):
         Args:
             tokens: int64 [T, B], T ≥ 1.
             state: of an earlier call, or None: zeros. It is not detached here.
-        Raises:
-            ValueError: a state of another number of layers, or tokens that are not [T, B].
-            RuntimeError: a state of other sizes.
         """
-        if tokens.dim() != 2 or tokens.size(0) == 0:
-            raise ValueError(f"tokens: expected [T, B] with T ≥ 1, got {list(tokens.shape)}")
         before = self.initial_state(tokens.size(1)) if state is None else state
-        if len(before) != len(self.layers):
-            raise ValueError(f"state: expected {len(self.layers)} layers, got {len(before)}")
         rates = self.rates if self.training else Rates()
         x = embed_words(self.embed.weight, tokens, rates.dropoute)
         if rates.embed_noise:

@@ -27,15 +27,10 @@ class RelativeAttention(nn.Module):
     Args:
         head_dim: d.
         clip: k; farther positions count as being this far away. 16 in the papers.
-    Raises:
-        ValueError: a size below 1.
     """
 
     def __init__(self, head_dim: int, clip: int = 16) -> None:
         super().__init__()
-        for name, size in (("head_dim", head_dim), ("clip", clip)):
-            if size < 1:
-                raise ValueError(f"{name} must be at least 1, got {size}")
         self.clip = clip
         self.key_table = nn.Parameter(torch.empty(2 * clip + 1, head_dim))
         self.value_table = nn.Parameter(torch.empty(2 * clip + 1, head_dim))

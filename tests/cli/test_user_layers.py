@@ -157,7 +157,7 @@ def test_a_users_layer_is_timed_and_listed(home):
     for words, shown in (
         (f"{BENCH} --pointwise=arcsinh --impl fused {SIZES}", "| fused |"),
         (f"{BENCH} --head=cooled --impl naive {SIZES}", "| naive |"),
-        ("list archs", "| `arcsinh` | `softmax` | `arcsinh` |"),
+        ("list archs", "transformer_lm_arcsinh_gpt\n"),
     ):
         assert shown in highrank(home, *words.split())
 

@@ -158,17 +158,14 @@ def test_several_teachers_count_as_their_mean(lm_data, teacher, tmp_path):
         )
     assert not torch.equal(losses[0], losses[1])
     assert_close(losses[2], (losses[0] + losses[1]) / 2, rtol=1e-9, atol=1e-12)
-    for missing, shown in ((tmp_path / "missing.pt", "missing.pt"), ("", "an empty path")):
-        with pytest.raises(UserError, match=rf"--teacher: no such file: .*{shown}$"):
-            words = ["--teacher", f"{teacher}:{missing}"]
-            build(lm_data, STUDENT, *words).criterion.check_before_training()
+    for missing in (tmp_path / "missing.pt", tmp_path, ""):
+        words = ["--teacher", f"{teacher}:{missing}"]
+        criterion = build(lm_data, STUDENT, *words).criterion  # validation needs none
+        with pytest.raises(UserError, match=f"--teacher: no such file: '{missing}'$"):
+            criterion.check_before_training()
 
 
 def test_no_teacher_and_no_student_are_refused(lm_data, teacher, tmp_path):
-    for path, message in ((tmp_path / "missing.pt", "no such file"), (tmp_path, "a folder")):
-        built = build(lm_data, STUDENT, "--teacher", path)  # validation needs none
-        with pytest.raises(UserError, match=message):
-            built.criterion.check_before_training()
     for arch, path, message in (
         (STUDENT, tmp_path / "missing.pt", "ended with 2"),
         ("awd_lstm_lm_softmax", teacher, "can teach, but not learn"),
@@ -230,16 +227,12 @@ def test_a_teacher_moves_no_random_numbers_and_is_named_if_it_reads_less(lm_data
 # -- AR, TAR and the loss of streams; tests/models/test_distributed shares streams out -------------
 
 
-def test_penalties_equal_values_computed_by_hand():
-    raw = torch.tensor([[[1.0, 2.0]], [[3.0, -1.0]], [[3.0, 1.0]]])  # [3, 1, 2]
-    assert activation_penalty(raw).item() == pytest.approx((1 + 4 + 9 + 1 + 9 + 1) / 6)
-    assert temporal_penalty(raw).item() == pytest.approx((4 + 9 + 0 + 4) / 4)
-    assert temporal_penalty(raw[:1]).item() == 0
-    # in float32 at least
+def test_penalties_are_computed_in_float32_at_least():
     big = torch.full((2, 1, 1), 300.0, dtype=torch.float16)
     assert activation_penalty(big).item() == 90_000
     assert temporal_penalty(big * torch.tensor([[[1.0]], [[-1.0]]]).half()).item() == 360_000
     assert temporal_penalty(big[:1].double()).dtype == torch.float64
+    assert temporal_penalty(big[:1]).item() == 0
 
 
 def losses(built, batch):

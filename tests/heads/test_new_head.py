@@ -6,7 +6,6 @@ Its name, options, losses and training follow from its registration.
 import pytest
 import torch
 
-from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import HEADS, POINTWISE, MixtureOfSoftmaxes, build_head
 from highrank_plugins.heads import tokens as tokens_of_archs
 from highrank_plugins.heads.registry import Registry
@@ -77,7 +76,7 @@ def test_a_subclass_with_another_function_has_its_own_loss(case, method):
     torch.testing.assert_close(head.nll_of_logits(z, TARGET, features, tensors), want)
 
 
-def test_options_that_a_subclass_adds_are_constants_too(monkeypatch):
+def test_options_that_a_subclass_adds_are_constants_too():
     class Sharp(MixtureOfSoftmaxes):
         def __init__(
             self, *args, context_scale=1.0, locked_dropout=False, sharp: float = 2, b="x", **rest
@@ -91,12 +90,7 @@ def test_options_that_a_subclass_adds_are_constants_too(monkeypatch):
         assert HEADS.constants(head) == {"context_scale": 1.0, "sharp": 4.0}
         assert HEADS.hidden_options(head) == ["b"]
         assert repr(HEADS.options("sharp")["sharp"]) == "2.0"  # a whole number for a float
-        monkeypatch.setattr(Sharp, "constants", ("b",))
-        with pytest.raises(UserError, match=r"sharp: `constants` of .*Sharp.* lists 'b', but"):
-            HEADS.constants(head)
     finally:
-        HEADS.unregister("sharp")
-    with pytest.raises(ValueError, match="unknown head 'sharp'"):
         HEADS.unregister("sharp")
 
 
@@ -107,23 +101,13 @@ def test_a_subclass_may_keep_the_fused_loss_of_its_base():
     assert changed.fused is base.fused
 
 
-class Named:
-    def __init__(self, name: str = "a"): ...
-
-
-REFUSED = [
-    # registry, name and class that it refuses, and why
-    *((registry, name, object, f"{name}.*already registered") for registry, name in TOYS),
-    *((Registry("head"), name, object, f"^head {name!r} of class object: a name has letters")
-      for name in ("with-dash", "a b", "a\\|b", "", "3d")),
-    (Registry("head"), "named", Named, "^head 'named' of class Named: the argument name of its"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("registry", "name", "cls", "message"), REFUSED)
-def test_names_that_no_option_can_have_are_refused(registry, name, cls, message):
-    with pytest.raises(ValueError, match=message):
-        registry.register(name.replace("\\", ""))(cls)
+@pytest.mark.parametrize(("registry", "name", "message"), [
+    *((registry, name, "already registered") for registry, name, _ in TOYS),
+    *((Registry("head"), name, "a name has letters") for name in ("with-dash", "a b", "", "3d")),
+])  # fmt: skip
+def test_names_that_no_option_can_have_are_refused(registry, name, message):
+    with pytest.raises(ValueError, match=f"{name!r}.*{message}"):
+        registry.register(name)(object)
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,12 @@
 """Log-probabilities and gradients against the NumPy oracle; far tails, half precision."""
 
+import copy
 import itertools
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
-from torch.nn.functional import linear, logsigmoid
 
 from highrank_plugins.heads import head_names, pointwise_names
 from highrank_plugins.heads.mixtape import number_of_frequent
@@ -220,79 +218,20 @@ def test_options_keep_extreme_logits_finite(case):
     assert all(g is None or g.isfinite().all() for g in (loss, *gradients))
 
 
-# -- float16 and bfloat16: plain code computes in the dtype of the parameters, with a softmax in
-# -- float32, as in fairseq
-
-HALF = [torch.float16, torch.bfloat16]
-FEATURES, WORDS = make_features(64, feature_dim=16), torch.arange(64) % 50
-
-
-def contexts(p: dict[str, Tensor], g: Tensor) -> Tensor:
-    h = linear(g, p["latent.weight"], p["latent.bias"]).tanh()
-    return h.unflatten(-1, (-1, p["weight"].size(1)))
-
-
-def softmax(p: dict[str, Tensor], g: Tensor) -> Tensor:
-    return linear(g, p["weight"], p["bias"])
-
-
-def moc(p: dict[str, Tensor], g: Tensor) -> Tensor:
-    prior = linear(g, p["prior.weight"]).softmax(-1)
-    return linear((prior.unsqueeze(-1) * contexts(p, g)).sum(-2), p["weight"], p["bias"])
-
-
-def mixtape(p: dict[str, Tensor], g: Tensor) -> Tensor:
-    """Compute four components, with gates of the whole vocabulary at once."""
-    (frequent, gate_dim), classes = p["gate_embed"].shape, p["weight"].size(0)
-    hidden = linear(g, p["gate_hidden.weight"]).tanh().unflatten(-1, (3, gate_dim))
-    own = linear(hidden, p["gate_embed"]) + p["gate_bias"].t()
-    own = torch.nn.functional.pad(own, (0, classes - frequent))
-    gates = own + linear(g, p["gate_shared.weight"]).unsqueeze(-1)
-    (l1, l2, l3), (r1, r2, r3) = (logsigmoid(s * gates).unbind(-2) for s in (1, -1))
-    pi = torch.stack([l1 + l2, l1 + r2, r1 + l3, r1 + r3], -2).exp()
-    return (pi * linear(contexts(p, g), p["weight"])).sum(-2) + p["bias"]
-
-
-def mos(p: dict[str, Tensor], g: Tensor) -> Tensor:
-    """Return log-probabilities, which another normalisation does not change."""
-    prior = linear(g, p["prior.weight"]).float().log_softmax(-1)
-    rows = linear(contexts(p, g), p["weight"], p["bias"]).float().log_softmax(-1)
-    return (prior.unsqueeze(-1) + rows).logsumexp(-2)
-
-
-LOGITS = {f.__name__: f for f in (softmax, moc, mos, mixtape)}
-
-
-def plain(head, features: Tensor) -> Tensor:
-    logits = LOGITS[head.registered_name](dict(head.named_parameters()), features)
-    return logits.float().log_softmax(-1)
-
-
-def run(head, features, function):
-    """Return log-probabilities, and the gradient of the mean nll in every input."""
-    head.zero_grad()
-    features = features.clone().requires_grad_()
-    value = function(features)
-    (-value.gather(-1, WORDS.unsqueeze(-1)).mean()).backward()
-    inputs = {**dict(head.named_parameters()), "features": features}
-    return {"log_probs": value.detach()} | {name: t.grad for name, t in inputs.items()}
-
-
-def error(got, truth):
-    return float((got.double() - truth).norm())
-
-
-@pytest.mark.parametrize("dtype", HALF, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_the_error_is_at_most_twice_that_of_plain_torch(case, dtype):
-    sizes = {"classes": 50, "feature_dim": 16}
+def test_half_precision_errs_by_the_resolution_of_its_products(case, dtype):
+    """Softmax, gates and mixtures are computed in float32; plain code errs by up to 1.5 ε."""
     options = {} if case.head == "softmax" else {"embed_dim": 12}
-    head = case.build(**sizes, **options, dtype=dtype)
-    ours = run(head, FEATURES.to(dtype), head)
-    naive = run(head, FEATURES.to(dtype), partial(plain, head))
-    truth = run(head.double(), FEATURES.to(dtype).double(), head)
-    assert ours["log_probs"].dtype == torch.float32
-    plain_truth = plain(head, FEATURES.to(dtype).double())  # the yardstick itself
-    torch.testing.assert_close(plain_truth.double(), truth["log_probs"], rtol=1e-5, atol=1e-5)
-    for name in truth:
-        assert error(ours[name], truth[name]) <= 2 * error(naive[name], truth[name]), name
+    head = case.build(classes=50, feature_dim=16, **options, dtype=dtype)
+    features, words = make_features(64, feature_dim=16).to(dtype), torch.arange(64) % 50
+    ours, truth = [], []
+    for found, wide in ((ours, dtype), (truth, torch.float64)):
+        layer, x = copy.deepcopy(head).to(wide), features.detach().to(wide).requires_grad_()
+        value = layer(x)
+        value.gather(-1, words.unsqueeze(-1)).mean().backward()
+        found += [value, *(t.grad for t in (x, *layer.parameters()))]
+    assert ours[0].dtype == torch.float32
+    most = torch.finfo(dtype).eps
+    for number, (got, want) in enumerate(zip(ours, truth, strict=True)):
+        assert (got.double() - want).norm() <= (1.2 if number else 0.25) * most * want.norm()

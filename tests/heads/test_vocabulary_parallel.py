@@ -70,9 +70,8 @@ def compare(whole, split, **options):
         torch.testing.assert_close(grad, rows, rtol=1e-9, atol=1e-10)
 
 def refused(message, head):
-    with pytest.raises(ValueError, match=re.escape(message)) as error:
+    with pytest.raises(ValueError, match=re.escape(message)):
         VocabularyParallel(head)
-    assert "\\n" not in str(error.value)
 
 if part == "structures":
     functions = ("identity", "sigsoftmax", "plif", "multimax")
@@ -143,13 +142,7 @@ else:
     with pytest.raises(RuntimeError, match="differentiable once"):
         torch.autograd.grad(loss, leaf, create_graph=True)
     refused("(no weight= and", build("softmax", weight=build("softmax").weight))
-    with torch.device("meta"):
-        empty = build_head("softmax", num_classes=8, feature_dim=4)
-    refused("device=None, and the head is on meta", empty)
     refused("process 0 of the group: Own cannot be split: it must be a softmax", Own(23, 6))
-    refused("expected a head, got Linear", torch.nn.Linear(3, 4))
-    refused("process 1 of the group: expected a head, got VocabularyParallel",
-            split if rank else build("mos"))
     frozen = build("mos")
     frozen.latent.weight.requires_grad_(not rank)
     refused("a logit changes the values of others", build("softmax", Centred()))

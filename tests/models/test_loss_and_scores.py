@@ -53,16 +53,6 @@ def test_what_cannot_train_is_refused_and_scoring_falls_back(lm_data, monkeypatc
         loss()
 
 
-@pytest.mark.triton
-def test_more_components_than_triton_supports_are_refused(lm_data, monkeypatch):
-    monkeypatch.setattr(triton, "check_available", lambda device: None)
-    words = ["--head-components", "33", "--head-embed-dim", "2", "--head-loss", "triton"]
-    model, loss = step(lm_data, "mos", *words)
-    model.training = True
-    with pytest.raises(UserError, match=r"^--head-loss triton: 'triton' supports at most 32 comp"):
-        loss()
-
-
 # -- scores -----------------------------------------------------------------------------------
 
 ARCHS = ["transformer_mos_tiny", "transformer_mixtape_tiny", "transformer_softmax_tiny"]

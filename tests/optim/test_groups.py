@@ -66,8 +66,7 @@ def test_rows_of_words_are_no_hidden_matrix(vocabulary, hidden):
     )
 
 
-def test_both_optimizers_train_all_parameters():
-    torch.manual_seed(0)
+def test_all_parameters_have_one_group_that_torchs_optimizers_take():
     model = Model()
     muon, adam = groups(model, RATES)
     grouped = [p for g in (*muon, *adam) for p in g["params"]]
@@ -78,18 +77,10 @@ def test_both_optimizers_train_all_parameters():
     assert {id(p) for g in muon for p in g["params"]} == {
         id(model.trunk[0].weight), id(model.head.latent.weight), id(model.head.gate_hidden.weight)
     }  # fmt: skip
-    optimizers = torch.optim.Muon(muon), torch.optim.AdamW(adam)
-    words = torch.arange(WORDS)
-    losses = []
-    for _ in range(40):
-        features = model.trunk(model.embed(words))
-        loss = model.head.nll(features, (words * 7 + 3) % WORDS, reduction="mean").loss
-        losses.append(float(loss))
-        loss.backward()
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad()
-    assert losses[-1] < 0.5 * losses[0]
+    for optimizer in (torch.optim.Muon(muon), torch.optim.AdamW(adam)):
+        for parameter in grouped:
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
     model.head.latent.requires_grad_(False)  # which stands in no group
     assert (
         sum(len(g["params"]) for found in groups(model, RATES) for g in found) == len(grouped) - 2
@@ -103,9 +94,3 @@ def test_roles_without_a_rate_and_rates_without_a_role_are_refused():
         groups(Model(), few)
     with pytest.raises(UserError, match="no parameter has the role 'scalar'; this model has comp"):
         groups(Model(), RATES | {"scalar": 1.0})
-    with pytest.raises(ValueError, match=r"rates: hidden"):
-        groups(Model(), RATES | {"hidden": -1.0})
-    model = Model()
-    model.head.parameter_roles = dict
-    with pytest.raises(UserError, match=r"parameter_roles of mixtape leaves out \w+"):
-        groups(model, RATES)

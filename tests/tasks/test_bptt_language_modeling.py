@@ -234,15 +234,6 @@ def test_every_token_is_predicted_once_from_the_one_before_it(total, count, num_
     assert predicted == total
 
 
-def test_streams_equal_those_written_by_hand():
-    whole = streams(8, 3)  # 10 … 17 in 3 streams
-    batch = whole[Chunk(0, 3, 3)]
-    assert batch["net_input"]["src_tokens"].tolist() == [[EOS, 10, 11], [12, 13, 14], [15, 16, PAD]]
-    assert batch["target"].tolist() == [[10, 11, 12], [13, 14, 15], [16, 17, PAD]]
-    assert (batch["ntokens"], batch["nsentences"]) == (8, 3)
-    assert batch["target"].is_contiguous() and batch["net_input"]["src_tokens"].is_contiguous()
-
-
 @pytest.mark.parametrize("count, processes", [(60, 8), (7, 3), (6, 3), (1, 2)])
 def test_uneven_shares_weigh_as_many_streams_as_they_have(count, processes):
     parts = [streams(500, count, shard, processes)[Chunk(0, 4, 4)] for shard in range(processes)]

@@ -10,12 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from highrank_plugins.heads.log_probs import widen
-from highrank_plugins.heads.registry import (
-    Registry,
-    keep_what_holds,
-    named_tensors,
-    options_as_text,
-)
+from highrank_plugins.heads.registry import Registry, keep_what_holds, named_tensors
 from highrank_plugins.losses.plan import KernelFunction, Named
 from highrank_plugins.own_layers.ours import bound, is_ours, same_form
 
@@ -45,8 +40,6 @@ class Pointwise(nn.Module):
     is_identity: ClassVar[bool] = False
     # whether f(z) increases with z, whatever the parameters
     is_increasing: ClassVar[bool] = False
-
-    extra_repr = options_as_text
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
