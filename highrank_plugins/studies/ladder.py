@@ -11,9 +11,9 @@ from pydantic import BeforeValidator, Field
 
 from highrank_plugins.common.blocks import BlockOptions, Tree, read_tree, validated
 from highrank_plugins.common.options import Range
-from highrank_plugins.results.doubts import flat_settings, kind_of
+from highrank_plugins.results.doubts import kind_of
 from highrank_plugins.results.metrics import metric_named
-from highrank_plugins.results.record import BoundedFloat, load_record
+from highrank_plugins.results.record import BoundedFloat
 from highrank_plugins.studies.definition import (
     MOST_MEMBERS,
     Changes,
@@ -25,7 +25,7 @@ from highrank_plugins.studies.definition import (
     within,
     wrong,
 )
-from highrank_plugins.studies.members import PreparedMember, plain_numbers, scaled_rate
+from highrank_plugins.studies.members import PreparedMember
 
 DECADE = 10
 COMPUTE, DEVIATION = Range(1e-30, 1e99), Range(1e-30, 1e30)  # squares of squares stay finite
@@ -231,29 +231,3 @@ def check_tokens(ladder: Ladder, members: Sequence[PreparedMember]) -> None:
                 same = f"arms read the same tokens; give {name} in sizes"
                 why = f"{name} is {own} at {size}, and {control} of {base}: {same}"
                 raise wrong(why, ladder.tree, "arms", arm)
-
-
-def check_records(ladder: Ladder, members: Sequence[PreparedMember], paths: Sequence[Path]) -> None:
-    """Refuse a record with another option than the file gives; tried rates are one multiple."""
-    study = ladder.study
-    assert study is not None
-    rates, of = study.settings.rates, {one.name: one for one in members}
-    multiples = dict.fromkeys(ladder.arms, rates)
-    for path in paths:
-        if path.stem not in of:
-            continue
-        record = load_record(path)
-        if not record.get("config"):
-            raise ValueError(f"{path}: does not state its options (config): leave it out")
-        arm = ladder.systems[of[path.stem].system]
-        there = flat_settings({"config": plain_numbers(record["config"])})
-        stated = flat_settings({"config": plain_numbers(of[path.stem].settings.blocks())})
-        for name in sorted(there.keys() | stated.keys()):
-            found, own = there.get(name), stated.get(name)
-            if name == "train.lr" and rates and isinstance(own, int | float):
-                multiples[arm] = [n for n in multiples[arm] if scaled_rate(own, n) == found]
-                own = found if multiples[arm] else f"{own}, with one multiple for {arm}"
-            if own != found:
-                raise ValueError(
-                    f"{path}: {name} is {found}, and {study.file} gives {own}: take records of it"
-                )

@@ -11,7 +11,6 @@ import pytest
 
 from highrank_plugins.studies.ladder import read_ladder
 from highrank_plugins.studies.ladder_table import OTHER_SIZES
-from highrank_plugins.studies.rates import NOT_TUNED
 from highrank_plugins.studies.table import LATE
 from tests.cli import highrank
 from tests.studies.stub import folder_of, starts, table_of, write_stub, write_study
@@ -40,15 +39,6 @@ def ladder(file: Path, *words: object):
 def widths(*found: object) -> dict[str, object]:
     sizes = {name: {"seeds": 2, "set": {WIDTH: w}} for name, w in zip(SIZES, found, strict=True)}
     return {"sizes": sizes, "width": WIDTH, "set": {"lr": 1}}
-
-
-def copied(file: Path) -> Path:
-    """Return a folder with the records of a ladder."""
-    records = file.parent / "records"
-    records.mkdir()
-    for link in folder_of(file).glob("*-[12]"):
-        (records / f"{link.name}.json").write_text((link / "results.json").read_text())
-    return records
 
 
 def change(path: Path, block: str = "", **changes: object) -> None:
@@ -190,58 +180,22 @@ def test_a_projection_is_of_logarithms_and_of_all_records(folder):
     assert f"| small | 10,000 | 2/2 | {level:.2f} | **{gain:+.4f} [" in done.output
     assert "mos helps at small, middle, large; at 1e7 between " in done.output
 
-    records = copied(file)
-    again = ladder(file, "--records", records, "--plot", folder / "a.svg")
-    said = done.output[done.output.index("| size") :].replace(f"{NOT_TUNED}\n", "")
-    assert again.output == said  # records do not tell which rates were tried
-    assert (folder / "a.svg").read_text().count("<path") > 4
-    change(records / "mos_large-2.json", "train", updates=9)
-    other = ladder(file, "--records", records).output
-    assert "mos has read other tokens than softmax (large)." in other and "projected" not in other
-    assert ladder(file, "--records", folder).exit_code == 2
-    seven = json.loads((records / "mos_large-1.json").read_text()) | {"seeds": [7]}
-    (records / "mos_large-7.json").write_text(json.dumps(seven))
-    said = ladder(file, "--records", records).output
-    assert "Left out, since the file does not list them: mos_large-7." in said
-    (records / "mos_large-2.json").unlink()
-    other = ladder(file, "--records", records).output
-    assert "Not projected, since runs are missing: mos." in other and "projected |" not in other
-    for words in (["--records", folder / "none"], ["--records", records, "--jobs", "1"]):
-        refused = ladder(file, *words)
-        assert refused.exit_code == 2 and refused.output.startswith("highrank: --")
-
-
-def test_records_of_other_options_than_the_file_are_refused(folder):
-    file = write(folder, rates=[0.3, 1, 3])
-    assert ladder(file).exit_code == 0
-    records = copied(file)
-    assert ladder(file, "--records", records).exit_code == 0
-    path = records / "mos_large-2.json"
-    whole = path.read_text()
-    for name, value, why in (
-        ("lr", 18, "lr is 18, and {} gives 6, with one multiple for mos"),  # 3 times 6
-        ("lr", 7, "lr is 7, and {} gives 6, with one multiple for mos"),
-        ("arch", "awd_lstm_lm_moc", "arch is awd_lstm_lm_moc, and {} gives awd_lstm_lm_mos"),
-        ("dropout", 0.5, "dropout is 0.5, and {} gives None"),
-        ("max_epoch", 40, "max_epoch is 40, and {} gives 36"),
-    ):
-        change(path, "config.train", **{name: value})
-        refused = ladder(file, "--records", records)
-        assert refused.exit_code == 2 and refused.output.count("\n") == 1
-        assert f"{path}: train.{why.format(file)}" in refused.output
-        path.write_text(whole)
-    change(path, config={})
-    said = ladder(file, "--records", records).output
-    assert "mos_large-2.json: does not state its options" in said
-    path.write_text(whole)
-    for path in records.glob("*.json"):
-        change(path, data="b" if "_large" in path.name else "a", certificates=SCORED)
-    said = ladder(file, "--records", records).output
+    refused = ladder(file, "--plot", "a.svg")
+    assert refused.exit_code == 2 and "--plot: runs have ladder.svg" in refused.output
+    assert (folder_of(file) / "ladder.svg").read_text().count("<path") > 4
+    paths = {link.name: link / "results.json" for link in folder_of(file).glob("*-[12]")}
+    for name, path in paths.items():
+        change(path, data="b" if "_large" in name else "a", certificates=SCORED)
+    said = ladder(file, "--table").output
     assert "Texts or their preparation differ: small, middle; large." in said
     assert re.search("difference.* named above may be the cause of a difference.", said)
-    for path in records.glob("*_large-*.json"):
-        change(path, signatures={"test_perplexity": "b"}, signature="b")
-    refused = ladder(file, "--records", records)
+    change(paths["mos_large-2"], "train", updates=9)
+    other = ladder(file, "--table").output
+    assert "mos has read other tokens than softmax (large)." in other and "projected" not in other
+    for name, path in paths.items():
+        if "_large" in name:
+            change(path, signatures={"test_perplexity": "b"})
+    refused = ladder(file, "--table")
     assert refused.exit_code == 2 and "has the signature b, but" in refused.output
 
 
