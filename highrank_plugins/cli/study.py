@@ -234,7 +234,7 @@ def _run(
         read = tuned(read, trials)
         members = prepare(read, exp_dir)
         if not table:
-            run_members(members, folder / "logs", environments, _say, read.settings.metric)
+            run_members(members, folder / "logs", environments, _say)
         tables = write(read, members, folder)
         _say(f"table: {folder / 'table.md'}, {folder / 'table.csv'}")
         print_tables(tables)  # its last line says what can be claimed

@@ -18,7 +18,6 @@ from highrank_plugins.common import stop_request
 from highrank_plugins.common.files import open_own, require_space, write_text
 from highrank_plugins.common.processes import usable_cores
 from highrank_plugins.results.record import RESULTS
-from highrank_plugins.results.results_table import unknown_metric
 from highrank_plugins.studies.definition import Study, as_word
 from highrank_plugins.studies.members import DIVERGED, PreparedMember
 from highrank_plugins.training.launch import batch_job
@@ -105,13 +104,11 @@ def run_members(
     logs: Path,
     environments: Sequence[Environment],
     say: Callable[[str], None],
-    metric: str | None = None,
 ) -> None:
     """Run unfinished members in order; a failing one, noted in its folder, stops no other."""
     waiting, free = list(members), list(environments)
     logs.mkdir(parents=True, exist_ok=True)
     running: list[Running] = []
-    problem: ValueError | None = None
     told: set[str] = set()
     with stop_request.handlers_restored():
         for number in (signal.SIGTERM, signal.SIGINT):  # ends this process after its recipes
@@ -121,9 +118,7 @@ def run_members(
                 elsewhere = _elsewhere(waiting, told, say)
                 startable = [member for member in waiting if member not in elsewhere]
                 if startable and len(running) + len(elsewhere) < len(environments):
-                    if problem := _problem_of(members, metric):
-                        waiting = []  # lets running members finish
-                        continue
+                    require_space(members[0].run_dir, bytes_needed(members))
                     waiting.remove(startable[0])
                     running.append(start(startable[0], free, elsewhere, logs))
                     say(f"{running[-1].member.name}: started, log {running[-1].log}")
@@ -135,8 +130,6 @@ def run_members(
                 time.sleep(WAIT)
         finally:
             end([one.process for one in running])
-    if problem is not None:
-        raise problem
 
 
 def start(
@@ -219,15 +212,6 @@ def in_use(run_dir: Path) -> bool:
     return False
 
 
-def _problem_of(members: Sequence[PreparedMember], metric: str | None) -> ValueError | None:
-    try:
-        require_space(members[0].run_dir, bytes_needed(members))
-        _check_metric(members, metric)
-    except ValueError as error:
-        return error
-    return None
-
-
 def _elsewhere(
     waiting: list[PreparedMember], told: set[str], say: Callable[[str], None]
 ) -> list[PreparedMember]:
@@ -262,16 +246,6 @@ def bytes_needed(members: Sequence[PreparedMember]) -> int:
         for m in members
         if not m.is_done()
     )
-
-
-def _check_metric(members: Sequence[PreparedMember], metric: str | None) -> None:
-    """Refuse to continue if the finished members show that the metric is misspelt."""
-    # only the names count: a member that has diverged may have them, too
-    records = [member.metrics() for member in members if member.is_done()]
-    if metric is None or not records or any(metric in record for record in records):
-        return
-    there = dict.fromkeys(name for record in records for name in record)
-    raise ValueError(f"no finished member has the {unknown_metric(metric, there)}")
 
 
 def _stop(number: int, _frame: object) -> None:
