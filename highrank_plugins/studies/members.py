@@ -68,7 +68,7 @@ class PreparedMember:
         return self.run_dir / RESULTS
 
     def note(self, kind: str) -> Path:
-        """Return a file beside its folder: done, failed (says how), or gpu (of the last run)."""
+        """Return a file beside its folder: done, or failed (says how)."""
         return self.run_dir.with_name(f"{self.key}.{kind}")
 
     def is_done(self) -> bool:
