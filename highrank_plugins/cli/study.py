@@ -49,9 +49,7 @@ class RunOptions(BlockOptions):
 class StudyOptions(RunOptions):
     """Say also what a study could find, and plan it."""
 
-    at_most: int | None = option(
-        None, "Run the first N seeds; tests allow for more.", ge=2, le=10_000
-    )
+    at_most: int | None = option(None, "Run the first N seeds; tests allow for more.", ge=2)
     all_tests: bool = option(False, "Also show effects and p-values, as table.csv always does.")
     registered: bool = option(False, "Run nothing; write down the plan.", {"words": "--register"})
     effect: float | None = option(

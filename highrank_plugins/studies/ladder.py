@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from highrank_plugins.common.blocks import BlockOptions, Tree, read_tree, validated
 from highrank_plugins.common.options import Range
@@ -15,10 +15,8 @@ from highrank_plugins.results.doubts import kind_of
 from highrank_plugins.results.metrics import metric_named
 from highrank_plugins.results.record import BoundedFloat
 from highrank_plugins.studies.definition import (
-    MOST_MEMBERS,
     Changes,
     RunSettings,
-    Seeds,
     Study,
     check_baseline,
     study_of,
@@ -33,15 +31,6 @@ ALIKE = 1e-6  # relative difference of computes that are one
 # options that decide how many tokens a run reads
 _TOKENS = """max_update max_epoch max_tokens batch_size bptt tokens_per_sample update_freq
     distributed_world_size""".split()
-
-
-def _two(seeds: Any) -> Any:
-    count = len(seeds) if isinstance(seeds, list) else seeds
-    if not isinstance(count, int) or count < 2:
-        raise ValueError(f"expected two seeds or more, their number or a list, got {seeds!r}")
-    if isinstance(seeds, int) and seeds > MOST_MEMBERS:
-        raise ValueError(f"{seeds:,} seeds, and a study has {MOST_MEMBERS:,} members at most")
-    return [*range(1, seeds + 1)] if isinstance(seeds, int) else seeds
 
 
 class _JudgedSettings(BlockOptions):
@@ -62,9 +51,9 @@ class ArmSettings(BlockOptions):
 
 
 class SizeSettings(BlockOptions):
-    """Hold a size: its seeds or their number, and a run's compute if records do not tell it."""
+    """Hold a size: the number of its seeds, and a run's compute if records do not tell it."""
 
-    seeds: Annotated[Seeds, BeforeValidator(_two)]
+    seeds: Annotated[int, within(Range(2, 1000))]
     set: Changes = Field({})
     # YAML reads 1e9 as text
     compute: Annotated[float, Field(strict=False), within(COMPUTE)] | None = None
@@ -208,7 +197,8 @@ def _members(settings: LadderSettings, tree: Tree) -> Iterator[tuple[str, dict[s
                 if changes[name] is None:
                     raise wrong(f"no finite multiple at {size}", tree, "rules", name)
             tree.places["members", f"{arm}_{size}"] = tree.place(("sizes", size))
-            yield f"{arm}_{size}", {"conf": one.conf, "set": changes | of.set, "seeds": of.seeds}
+            seeds = [*range(1, of.seeds + 1)]
+            yield f"{arm}_{size}", {"conf": one.conf, "set": changes | of.set, "seeds": seeds}
 
 
 def _scaled(value: Any, width: Any, start: Any, power: float) -> float | None:

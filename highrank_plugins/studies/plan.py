@@ -19,13 +19,13 @@ from highrank_plugins.results.doubts import to_nats
 from highrank_plugins.results.metrics import metric_named
 from highrank_plugins.results.record import RESULTS, load_record
 from highrank_plugins.results.results_table import read_runs
-from highrank_plugins.studies.definition import MOST_MEMBERS, Member, Study
+from highrank_plugins.studies.definition import Member, Study
 from highrank_plugins.studies.members import PreparedMember
 from highrank_plugins.studies.runner import bytes_in, bytes_needed
 
 FILE = "plan.json"
-DAMAGED = "damaged; restore it, or run the study in another --exp-dir"
 MOST_SEEDS = 100_000  # that a forecast names
+DAMAGED = "damaged; restore it, or run the study in another --exp-dir"
 LIKE = "give --like FOLDER of a study like it"
 # "seeds", of each system at the first look, and "most" at the last; settings and keys of members;
 # a digest if it was registered
@@ -88,7 +88,7 @@ def planned(folder: Path) -> StudyPlan | None:
         return None
     plan = read_mapping(file)
     keys, seeds, most = (plan.get(name) for name in ("keys", "seeds", "most"))
-    whole = type(seeds) is type(most) is int and 2 <= seeds <= most <= MOST_MEMBERS
+    whole = type(seeds) is type(most) is int and 2 <= seeds <= most
     if not whole or not isinstance(keys, dict) or {*map(type, keys.values())} - {str}:
         raise ValueError(f"{file}: {DAMAGED}")
     if "sha256" in plan and plan["sha256"] != _digest(plan):
