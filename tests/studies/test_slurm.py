@@ -213,7 +213,7 @@ def test_a_failed_trial_stops_before_any_seed(tmp_path):
         ({"rates": [1]}, "rates: List should have at least 2 items"),
         ({"rates": [1, 1]}, "rates: 1.0 is listed twice"),
         ({"rates": [1, -3]}, "rates.1: must be greater than 0, got -3"),
-        ({"rates": RATES, "set": {"lr": "1,2"}}, "lr 1,2, of which there are no multiples"),
+        ({"rates": RATES, "set": {"lr": "1,2"}}, "rates: lr 1,2 has no multiples; give"),
         ({"rates": RATES, "rates_set": {"lr": 5}}, "rates_set.lr: changes no trial; trials have"),
         ({"rates": RATES, "rates_set": {"seed": 5}}, "rates_set.seed: changes no trial; trials"),
         ({"rates_set": {"max_epoch": 5}}, "rates_set.max_epoch: changes no trial; give rates"),
