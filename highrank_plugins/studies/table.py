@@ -152,8 +152,6 @@ def look(of: Standing, reasons: Mapping[str, str], settings: Mapping[str, Any]) 
     for one in of.members:
         for name, now in settings.items():
             then = before.get(one.system_key, {}).get(name, now)
-            if isinstance(now, Mapping):
-                then = {key: then.get(key, value) for key, value in now.items()}
             if then != now:
                 changed.setdefault(name, f"{name} (was {then})")
     if changed:

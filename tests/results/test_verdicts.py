@@ -73,7 +73,7 @@ LOAD = cache(configuration.load)
     (PLIF, "", [56.8, 56.9], {"corpus__vocab_size": 9}, NOT, "other data", OF_PLIF,
      "corpus.vocab_size 9 (parthiban2021/plif_et: unset)"),
     (PLIF, "", [56.8, 56.9], {"evaluate__fp16": True}, NOT, "other scoring", OF_PLIF,
-     "evaluate.fp16 true (parthiban2021/plif_et: unset)"),
+     "evaluate.fp16 True (parthiban2021/plif_et: unset)"),
     (PLIF, "", [56.8, 56.9], {"evaluate__eval_streams": 10}, NOT, "other scoring", OF_PLIF,
      "evaluate.eval_streams 10 (parthiban2021/plif_et: 1)"),
     # other settings are named but compared
