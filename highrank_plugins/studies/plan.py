@@ -57,6 +57,14 @@ class Standing:
         """Return the seeds of each system in the plan, if any."""
         return {} if self.plan is None else seeds_of(self.plan["keys"])
 
+    @cached_property
+    def due(self) -> set[str]:
+        """Return the members that this look may have: by the plan its first seeds, or all."""
+        if self.plan is None:
+            return {one.name for one in self.members}
+        most = max(self.plan["seeds"], most_seeds(self.members))
+        return {f"{of}-{seed}" for of, seeds in self.planned.items() for seed in seeds[:most]}
+
     @property
     def may_grow(self) -> bool:
         """Whether the plan lets seeds be added after a look; their order then tells the looks."""
@@ -219,20 +227,11 @@ def plan_notes(of: Standing) -> Iterator[str]:
 
 
 def _changed_members(of: Standing, plan: StudyPlan) -> Iterator[str]:
-    """Yield members with another key, and systems that came, left, or have other seeds."""
-    own_keys, order = (
-        {one.name: one.plan_key for one in of.members},
-        list if of.may_grow else sorted,
-    )
-    yield from (name for name, key in plan["keys"].items() if own_keys.get(name, key) != key)
-    now = seeds_of(own_keys)
-    yield from (f"{system} is new" for system in now if system not in of.planned)
-    most = max(plan["seeds"], *map(len, now.values()))
-    for system, seeds in of.planned.items():
-        own = now.get(system, [])
-        if order(own[: len(seeds)]) != order(seeds[:most]):
-            listed = f"has seeds {', '.join(own)}" if own else "is missing"
-            yield f"{system} {listed} (planned: {', '.join(seeds)})"
+    """Yield members with another key, and those that came or left."""
+    now, keys = {one.name: one.plan_key for one in of.members}, plan["keys"]
+    yield from (name for name, key in keys.items() if now.get(name, key) != key)
+    yield from (f"{name} is new" for name in now if name not in of.due)
+    yield from (f"{name} is missing" for name in keys if name in of.due - now.keys())
 
 
 def seeds_of(names: Iterable[str]) -> dict[str, list[str]]:

@@ -119,22 +119,11 @@ def untested(of: Standing) -> dict[str, str]:
         key = own[0].system_key
         first = first_tables.get(key, {}).get("seeds", now.get(key))
         kinds = [of.problems[one.name] for one in own if one.name in of.problems]
-        if of.is_beyond or _leaves_plan(of, system) or first != now.get(key):
+        if not of.due.issuperset(one.name for one in own) or first != now.get(key):
             found[system] = LATE
-        elif of.planned and system not in of.planned:
-            found[system] = "the plan does not have it"
         elif kinds:
             found[system] = UNFAIR if DIVERGED in kinds else "a seed has no result"
     return found
-
-
-def _leaves_plan(of: Standing, system: str) -> bool:
-    """Whether a system's seeds are not the first ones of the plan; without looks, in any order."""
-    seeds = [str(one.seed) for one in of.systems[system]]
-    planned = of.planned.get(system, seeds)
-    if not of.may_grow:
-        seeds, planned = sorted(seeds), sorted(planned)
-    return planned[: len(seeds)] != seeds
 
 
 def look(of: Standing, reasons: Mapping[str, str], settings: Mapping[str, Any]) -> Iterator[str]:

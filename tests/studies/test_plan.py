@@ -11,7 +11,6 @@ import pytest
 from highrank_plugins.analysis.statistics import seeds_needed, smallest_effect
 from highrank_plugins.studies.definition import read_study
 from highrank_plugins.studies.members import prepare, study_folder
-from highrank_plugins.studies.plan import most_seeds
 from highrank_plugins.studies.table import LATE, write_tables
 from tests.results.entries import record_of
 from tests.studies.stub import (
@@ -53,7 +52,7 @@ def test_tests_wait_for_the_seeds_that_were_planned(tmp_path):
     assert "--at-most 5: " in said and "lists 4 seeds; list more" in said
     text = tables(file, "--at-most", "5", seeds=[1, 2, 3, 4, 5])  # without the question
     assert "Beyond the plan: it had 4 seeds of each system at most." in text
-    assert "was registered: question." in text and "As registered" not in text
+    assert "was registered: question, softmax-5 is new, " in text and "As registered" not in text
     assert f"since {LATE}: softmax, mos, mixtape." in text and "p Holm" not in text
 
 
@@ -69,11 +68,19 @@ def test_a_study_is_held_to_its_registered_plan(tmp_path):
     assert "has a plan already" in refusal(file, "--register")
     more = "the plan has 3 of the 4 seeds; --at-most 4 takes all"
     for names, seeds, said in (
-        ("softmax mos", [2, 3, 4], "softmax has seeds 2, 3, 4 (planned: 1, 2, 3), mos has"),
-        ("softmax", [1, 2, 3], "mos is missing (planned: 1, 2, 3)."),
-        ("softmax mos mixtape", [1, 2, 3], "registered: mixtape is new."),
-        ("softmax mos", {"mos": [1, 2]}, "mos has seeds 1, 2 (planned: 1, 2, 3)."),
-        ("softmax mos", {"softmax": [1, 2]}, "softmax has seeds 1, 2 (planned: 1, 2, 3)."),
+        (
+            "softmax mos",
+            [2, 3, 4],
+            "softmax-4 is new, mos-4 is new, softmax-1 is missing, mos-1 is missing.",
+        ),
+        ("softmax", [1, 2, 3], ": mos-1 is missing, mos-2 is missing, mos-3 is missing."),
+        (
+            "softmax mos mixtape",
+            [1, 2, 3],
+            "registered: mixtape-1 is new, mixtape-2 is new, mixtape-3 is new.",
+        ),
+        ("softmax mos", {"mos": [1, 2]}, ": mos-3 is missing."),
+        ("softmax mos", {"softmax": [1, 2]}, ": softmax-3 is missing."),
         ("softmax mos", [1, 2, 3, 4], "As registered"),
     ):
         listed = {name: {"conf": name} for name in names.split()}
@@ -102,7 +109,7 @@ def test_the_first_look_keeps_metric_seeds_and_members(tmp_path):
     said = "Changed since the plan of the first look: metric."
     assert said in tables(file, metric="valid_perplexity")
     text = tables(file, seeds=[5, 6, 7, 8], metric="test_perplexity")
-    assert "mos has seeds 5, 6 (planned: 1, 2, 3, 4)" in text
+    assert "mos-5 is new, mos-6 is new, " in text and "mos-1 is missing, mos-2 is missing" in text
     assert f"since {LATE}: " in text and "p Holm" not in text
     plan = folder_of(file) / "plan.json"
     known = json.loads(plan.read_text())
@@ -259,7 +266,8 @@ def test_compare_tests_what_the_study_tests(tmp_path):
     found = compared(file)
     assert "p Holm" in text and "since seeds may be added to their study" in found
     assert "p (Holm)" not in found and "**" not in found
-    (folder_of(file) / "plan.json").write_text('{"seeds": 3, "most": 3, "keys": {}}')
+    plan = folder_of(file) / "plan.json"
+    plan.write_text(json.dumps(json.loads(plan.read_text()) | {"most": 3}))
     tables(file, "--table")
     assert "p (Holm)" in compared(file)
 
@@ -293,7 +301,8 @@ def errors(tmp_path, studies, drawn):
         one.run_dir.mkdir(parents=True)
         one.note("done").touch()
     rng = np.random.default_rng(drawn)
-    plan = {"seeds": TWO_LOOKS[0], "most": most_seeds(members), "keys": {}}
+    plan = {"seeds": TWO_LOOKS[0], "most": TWO_LOOKS[-1]}
+    plan["keys"] = {one.name: one.plan_key for one in members}
     found = np.zeros(3)
     for _ in range(studies):
         for one, value in zip(members, rng.normal(80, 0.2, len(members)), strict=True):
