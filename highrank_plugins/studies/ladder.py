@@ -172,8 +172,6 @@ def _check_sizes(settings: LadderSettings, tree: Tree) -> None:
         if not all(0 < n < math.inf for n in numbers) or not grow(numbers):
             said = f"{what} of the sizes is {', '.join(map(str, values))}: expected numbers above 0"
             raise wrong(f"{said}, the smallest first, no two alike", tree, "sizes", names[-1])
-    if settings.width and not settings.rules:
-        raise wrong("serves rules alone; give rules", tree, "width")
     members = [f"{arm}_{size}" for arm in settings.arms for size in names]
     if twice := [name for name in members if members.count(name) > 1]:
         raise wrong(f"two members are named {twice[0]}", tree, "arms")

@@ -279,10 +279,7 @@ def cost_of(members: Sequence[PreparedMember], slots: int) -> str:
     """Return hours and disk of the members to run; refuse a disk that is too small."""
     known = {one.system: hours for one in members if (hours := _hours(one)) is not None}
     waiting = [member.system for member in members if not member.is_done()]
-    ends = [0.0] * slots
-    for system in waiting:  # on the slot that is free first
-        ends[ends.index(min(ends))] += known.get(system, 0)
-    left = f"{max(ends):.1f} h of training"
+    left = f"{sum(known.get(system, 0) for system in waiting) / slots:.1f} h of training"
     if unknown := sorted({*waiting} - {*known}):
         left = (
             f"unknown hours, since no finished member of {', '.join(unknown)} has them (`highrank "

@@ -85,7 +85,6 @@ def test_arms_and_sizes_become_members_whose_rates_follow_the_rule(folder):
          "no two alike"),
         ({"sizes": SIZES | {"large": {"seeds": 2, "set": {"lr": 6}}}}, "sizes",
          "sizes: some have a compute; give it in each, or in none"),
-        ({"width": "lr"}, "width", "width: serves rules alone; give rules"),
         ({"arms": ARMS | {"softmax_a": {"conf": "mos"}, "a": {"conf": "mos"}},
           "sizes": {"b": SIZES["small"], "a_b": SIZES["middle"], "c": LARGE}}, "arms",
          "two members are named softmax_a_b"),
