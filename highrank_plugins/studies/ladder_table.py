@@ -28,8 +28,6 @@ from highrank_plugins.studies.ladder import Ladder, PointSettings, grow
 from highrank_plugins.studies.plan import Standing
 from highrank_plugins.studies.rates import rate_notes
 
-OTHER_SIZES = "sizes were added, left out or changed after a look"
-
 
 class Measured(NamedTuple):
     """Hold size → compute and scores by arm (perplexities in nats); `lost` is not projected."""
@@ -208,13 +206,8 @@ def ladder_tables(
     measured = of_records(ladder, records)
     drawn = of.folder / "ladder.svg"
     drawn.unlink(missing_ok=True)  # of an earlier table, which may have projected more
-    sizes = list(ladder.sizes)
-    looked = {name: getattr(ladder.settings, name) for name in ("metric", "baseline", "target")}
-    looked |= {"sizes": sizes, "computes": {n: at for n, (at, _) in measured.rungs.items()}}
-    held = tables.other_sizes(of, sizes, ladder.systems)
-    late = {one: OTHER_SIZES for one, arm in ladder.systems.items() if arm in held}
-    reasons = late | tables.untested(of)
-    notes += tables.look(of, reasons, looked)
+    reasons = tables.untested(of, ladder.systems)
+    tables.keep_look(of, reasons, ladder.systems)
     if not measured.rungs:
         return tables.no_records(of, [*notes, *measured.notes])
     for why in dict.fromkeys(reasons.values()):

@@ -6,7 +6,7 @@ by its configuration without the seed.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,9 @@ from highrank_plugins.studies.plan import Standing, StudyPlan, read_mapping
 from highrank_plugins.studies.rates import rate_notes
 
 PROBLEMS = "problems.json"  # member → why it has no record
-LOOKS = "looks.json"  # digest of a system → its seeds and the settings of its first whole table
+LOOKS = "looks.json"  # digest of a system → its seeds in the first whole table
 UNTESTED = "untested.json"  # system → why the last table has no test of it
-LATE = "seeds were added, left out or changed, which was not planned before a look"
+LATE = "members were added, left out or changed, which was not planned before a look"
 ELSEWHERE = "seeds may be added to their study, whose own table (`highrank study`) has tests"
 
 
@@ -69,10 +69,8 @@ def _compare(of: Standing, records: list[Path], notes: list[str]) -> list[Table]
     compared = compare_records(records, settings.metric, baseline, of.test, untested=reasons)
     if is_lost:
         compared = replace(compared, baseline=None)  # softmax is not taken in its place
-    against = named or compared.baseline
-    looked = {"metric": compared.metric, "test": settings.test}
-    looked |= {"baseline": against} if against else {}  # without one nothing was tested
-    notes = [*notes, *rate_notes(of.study.rates, "lr"), *look(of, reasons, looked)]
+    keep_look(of, reasons)
+    notes = [*notes, *rate_notes(of.study.rates, "lr")]
     own = compared.notes
     if compared.baseline is None:  # drops a note about an option of `highrank compare`
         dropped = ("Nothing is tested", f"Not tested, since {why}")
@@ -110,61 +108,44 @@ def _link(members: Sequence[PreparedMember], folder: Path) -> list[Path]:
     return [folder / member.name / member.record.name for member in members]
 
 
-def untested(of: Standing) -> dict[str, str]:
-    """Return why systems have no test: seeds that wait or failed, or looks."""
+def untested(of: Standing, arms: Mapping[str, str] = {}) -> dict[str, str]:
+    """Return why systems have no test: seeds that wait or failed, or looks at other members.
+
+    A system of `arms` is held to all sizes of its arm.
+    """
     if why := _waiting(of):
         return dict.fromkeys(of.systems, why)
-    first_tables, now, found = _looks(of.folder), _groups(of), dict[str, str]()
+    looks, now, found = _looks(of.folder), _groups(of, arms), dict[str, str]()
     for system, own in of.systems.items():
         key = own[0].system_key
-        first = first_tables.get(key, {}).get("seeds", now.get(key))
         kinds = [of.problems[one.name] for one in own if one.name in of.problems]
-        if not of.due.issuperset(one.name for one in own) or first != now.get(key):
+        if not of.due.issuperset(one.name for one in own) or looks.get(
+            key, now.get(key)
+        ) != now.get(key):
             found[system] = LATE
         elif kinds:
             found[system] = UNFAIR if DIVERGED in kinds else "a seed has no result"
     return found
 
 
-def look(of: Standing, reasons: Mapping[str, str], settings: Mapping[str, Any]) -> Iterator[str]:
-    """Keep what a table has no test of and, of a whole one without a plan, its seeds.
-
-    Yield a note on settings that differ from those of the first whole table.
-    """
-    before, changed = _looks(of.folder), dict[str, str]()
+def keep_look(of: Standing, reasons: Mapping[str, str], arms: Mapping[str, str] = {}) -> None:
+    """Keep what a table has no test of and, of a whole one without a plan, its members."""
     seen = dict.fromkeys(of.systems, ELSEWHERE) if of.may_grow else {}
     write_json(of.folder / UNTESTED, seen | dict(reasons))
     if of.plan is None and NOT_RUN not in of.problems.values():
-        found = {key: {**settings, "seeds": seeds} for key, seeds in _groups(of).items()}
-        kept = {key: now | before.get(key, {}) for key, now in found.items()}
-        write_json(of.folder / LOOKS, before | kept)
-    for one in of.members:
-        for name, now in settings.items():
-            then = before.get(one.system_key, {}).get(name, now)
-            if then != now:
-                changed.setdefault(name, f"{name} (was {then})")
-    if changed:
-        said = ", ".join(changed.values())
-        yield f"Changed since the first table, so a test here is a further one: {said}."
+        write_json(of.folder / LOOKS, _groups(of, arms) | _looks(of.folder))
 
 
-def _groups(of: Standing) -> dict[str, list[list[str]]]:
-    """Return the seeds of the systems of each configuration, sorted; of those with several."""
-    found: dict[str, list[list[str]]] = {}
-    for own in of.systems.values():
-        seeds = sorted(str(one.seed) for one in own)
-        found.setdefault(own[0].system_key, []).append(seeds)
-    return {key: sorted(groups) for key, groups in found.items() if sum(map(len, groups)) > 1}
-
-
-def other_sizes(of: Standing, sizes: Sequence[str], arms: Mapping[str, str]) -> set[str]:
-    """Return arms of a ladder of which the first whole table had some sizes, and not others."""
-    known: dict[str, set[Any]] = {}
-    before = _looks(of.folder)
-    for one in of.members:
-        then = before.get(one.system_key, {}).get("sizes")
-        known.setdefault(arms[one.system], set()).add(then and tuple(then))
-    return {arm for arm, found in known.items() if found not in ({None}, {tuple(sizes)})}
+def _groups(of: Standing, arms: Mapping[str, str]) -> dict[str, dict[str, list[Any]]]:
+    """Return seeds, and all sizes of the arm, of each configuration with several seeds."""
+    found, sizes = dict[str, dict[str, list[Any]]](), dict[str, list[str]]()
+    for name, own in of.systems.items():
+        key, arm = own[0].system_key, sizes.setdefault(arms.get(name, name), [])
+        arm.append(key)
+        seeds = found.setdefault(key, {"seeds": [], "sizes": arm})["seeds"]
+        seeds.append(sorted(str(one.seed) for one in own))
+        seeds.sort()
+    return {key: of for key, of in found.items() if sum(map(len, of["seeds"])) > 1}
 
 
 def held_by_studies(records: Sequence[Path]) -> tuple[dict[str, str], list[str]]:
@@ -181,13 +162,6 @@ def held_by_studies(records: Sequence[Path]) -> tuple[dict[str, str], list[str]]
                 reasons |= {system: UNFAIR} if why == DIVERGED else {}
         held = _derived(folder / UNTESTED)
         reasons |= {system: why for system, why in held.items() if system in given}
-        for system in given if (folder / UNTESTED).exists() else ():
-            links = [one.name for one in folder.glob(f"{system}-*") if one.is_symlink()]
-            seeds = sum(name.rpartition("-")[0] == system for name in links)
-            if own.count((folder, system)) < seeds:
-                reasons[system] = f"their study has {seeds} seeds of each"
-            if any(of == system and at != folder for at, of in own):
-                reasons[system] = "its runs are of several studies"
     return reasons, notes
 
 

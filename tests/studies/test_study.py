@@ -134,25 +134,6 @@ def test_failing_members_are_named_and_the_others_continue(tmp_path, how, what):
     assert "\nNot tested" not in text and "the baseline, softmax," not in text
 
 
-def test_a_table_that_tests_nothing_is_no_look_at_a_baseline(tmp_path):
-    two = {"softmax": {"conf": "softmax"}, "mos": {"conf": "mos"}}
-    file = write_stub(tmp_path, seeds=[1, 2], members=two, baseline="mos")
-    for name in ("softmax-1", "softmax-2"):
-        assert study(file, "--only", name).exit_code == 0
-    for one in prepare(read_study(file), tmp_path / "exp"):
-        if one.system == "mos":
-            one.note("failed").write_text("failed with exit code 3")
-    assert "because the baseline mos has no result." in tables(file, "--table", code=1)
-    text = tables(file)
-    assert "p Holm" in text and "Changed since" not in text
-    unnamed = {"m": {"conf": "softmax"}, "n": {"conf": "mos"}}
-    text = tables(file, members=unnamed, baseline=None, set={"lr": 2})
-    assert "because no baseline is named" in text and "p Holm" not in text
-    text = tables(file, baseline="m")
-    assert "p Holm" in text and "Changed since" not in text
-    assert "further one: baseline (was m)." in tables(file, baseline="n")
-
-
 @pytest.mark.parametrize(
     ("failing", "why"),
     [("mos-2", UNFAIR), ("softmax-2", UNFAIR), ("mos-2-code", "a seed has no result")],
@@ -179,6 +160,8 @@ def test_a_metric_that_no_record_has_is_refused(tmp_path):
     file = write_stub(tmp_path, seeds=[1], metric="test_perplexty")
     assert "did you mean 'test_perplexity'?" in refusal(file)
     tables(file, metric=None)
+    unnamed = {"m": {"conf": "softmax"}, "n": {"conf": "mos"}}
+    assert "because no baseline is named" in tables(file, members=unnamed)
     assert [*starts(file).values()] == [1, 1, 1]
 
 
