@@ -22,8 +22,8 @@ from highrank_plugins.studies.members import DIVERGED, MEMBERS, NOT_RUN, UNFAIR,
 from highrank_plugins.studies.plan import Standing, StudyPlan, read_mapping
 from highrank_plugins.studies.rates import rate_notes
 
-PROBLEMS = "problems.json"  # member → why it has no record
 LOOKS = "looks.json"  # digest of a system → its seeds in the first whole table
+UNREADABLE = "damaged; run the study with --table to write it"
 UNTESTED = "untested.json"  # system → why the last table has no test of it
 LATE = "members were added, left out or changed, which was not planned before a look"
 ELSEWHERE = "seeds may be added to their study, whose own table (`highrank study`) has tests"
@@ -39,8 +39,7 @@ def write_tables(
 ) -> list[Table]:
     """Write table.md and table.csv into the folder of a study, and links to its members.
 
-    `highrank compare` of the links learns from problems.json which members have no record, and
-    from untested.json which systems have no test.
+    `highrank compare` of the links learns from untested.json which systems have no test, and why.
     `plan` is what the study is held to, see `planned`; table.csv always has `all_tests`.
     `compared` makes other tables of the records, which begin with notes on plan and failures.
     """
@@ -53,30 +52,22 @@ def write_tables(
     tables = whole if all_tests else brief(whole)
     write_text(folder / "table.md", to_markdown(tables))
     write_text(folder / "table.csv", to_csv(whole))
-    write_json(folder / PROBLEMS, of.problems)
     return tables
 
 
 def _compare(of: Standing, records: list[Path], notes: list[str]) -> list[Table]:
     """Compare all members that are done; the others are named with their problems."""
-    settings, why, reasons = of.study.settings, "no baseline is named", untested(of)
-    named = settings.baseline
+    named, reasons = of.study.settings.baseline, untested(of)
     is_lost = named is not None and all(one.name in of.problems for one in of.systems[named])
     if is_lost:
-        why = f"the baseline {named} has no result"
-        reasons = dict.fromkeys(of.systems, why)
-    baseline = None if is_lost else named
-    compared = compare_records(records, settings.metric, baseline, of.test, untested=reasons)
+        reasons = dict.fromkeys(of.systems, f"the baseline {named} has no result")
+    baseline, metric = None if is_lost else named, of.study.settings.metric
+    compared = compare_records(records, metric, baseline, of.test, untested=reasons)
     if is_lost:
         compared = replace(compared, baseline=None)  # softmax is not taken in its place
     keep_look(of, reasons)
-    notes = [*notes, *rate_notes(of.study.rates, "lr")]
-    own = compared.notes
-    if compared.baseline is None:  # drops a note about an option of `highrank compare`
-        dropped = ("Nothing is tested", f"Not tested, since {why}")
-        own = [note for note in own if not note.startswith(dropped)]
-        own = [f"Nothing is tested, because {why}.", *own]
-    return comparison_tables(replace(compared, notes=[*own, *notes]), timed=False)
+    notes = [*compared.notes, *notes, *rate_notes(of.study.rates, "lr")]
+    return comparison_tables(replace(compared, notes=notes), timed=False)
 
 
 def no_records(of: Standing, notes: Sequence[str]) -> list[Table]:
@@ -155,19 +146,14 @@ def held_by_studies(records: Sequence[Path]) -> tuple[dict[str, str], list[str]]
     own = [(run.parent, run.name.rpartition("-")[0]) for run in runs]
     for folder in dict.fromkeys(folder for folder, _ in own):
         given = {system for at, system in own if at == folder}
-        others = {path.parent.name.rpartition("-")[0] for path in folder.glob(f"*/{RESULTS}")}
-        for run, why in _derived(folder / PROBLEMS).items():
-            if (system := run.rpartition("-")[0]) not in others - given:
-                notes.append(f"{run} has no record: {why}.")
-                reasons |= {system: UNFAIR} if why == DIVERGED else {}
-        held = _derived(folder / UNTESTED)
+        there = {path.parent.name.rpartition("-")[0] for path in folder.glob(f"*/{RESULTS}")}
+        file = folder / UNTESTED
+        held = read_mapping(file, str, UNREADABLE) if file.exists() else {}
         reasons |= {system: why for system, why in held.items() if system in given}
+        notes += [
+            f"{name} has no record: {why}." for name, why in held.items() if name not in there
+        ]
     return reasons, notes
-
-
-def _derived(file: Path) -> dict[str, str]:
-    damaged = "damaged; run the study with --table to write it"
-    return read_mapping(file, str, damaged) if file.exists() else {}
 
 
 def _waiting(of: Standing) -> str | None:
