@@ -210,14 +210,12 @@ LOOKS = [
     ({"seeds": [4, 5, 6]}, "softmax, mos"),
     ({"seeds": [1, 2]}, "softmax, mos"),
     ({"seeds": FOUR}, "softmax, mos"),
-    ({"seeds": FOUR}, "softmax, mos"),
     ({"seeds": FOUR, "members": TWO | {"mos": {"conf": "mos", "set": {"lr": 9}}}}, "softmax"),
     ({"members": TWO | {"mixtape": MIXTAPE}}, ""),  # is held from now on
     ({"members": TWO | {"mixtape": MIXTAPE | {"seeds": [4, 5, 6]}}}, "mixtape"),
     ({"members": {"softmax": TWO["softmax"], "m2": {"conf": "mos", "seeds": [4, 5]}}}, "m2"),
     ({"members": AGAIN}, "softmax, softmax_again"),
     ({"set": {"lr": 2}}, ""),  # another study
-    ({"set": {"lr": 2}, "seeds": FOUR}, "softmax, mos"),
     ({"set": {"lr": 3}, "members": AGAIN}, ""),
 ]
 
