@@ -156,13 +156,12 @@ def with_tests(compared: Compared, untested: Mapping[str, str] = {}) -> Compared
     """Return a two-sided t-test of each system against the baseline, and notes on the others."""
     control, metric = compared.baseline, compared.metric
     found = {one.name: one.summary(metric) for one in compared.systems}
-    is_open = not found.keys() <= untested.keys()
-    if control is None and is_open:
+    if control is None:
         note = f"Nothing is tested, since no system is named {BASELINE}. Choose the baseline with "
         return replace(compared, notes=[f"{note}--baseline: {', '.join(found)}."])
     few = f"a test needs two seeds of a system and of {control}"
     equal = "neither runs nor baseline vary"
-    base, tested = found.get(control or ""), dict[str, Summary]()
+    base, tested = found[control], dict[str, Summary]()
     others = [name for name in found if name != control and name not in untested]
     if control in untested:
         others = []
@@ -179,11 +178,11 @@ def with_tests(compared: Compared, untested: Mapping[str, str] = {}) -> Compared
         else:
             tested[name] = own
     notes = [f"Not tested, since {why}: {', '.join(of)}." for why, of in names.items() if of]
-    if control in untested and is_open:
+    if control in untested and not found.keys() <= untested.keys():
         notes.append(f"Nothing is tested, since the baseline, {control}, is not.")
     tests = _tests(base, tested, compared.test) if base else {}
     systems = [replace(one, comparison=tests.get(one.name)) for one in compared.systems]
-    if metric == BLEU and others:
+    if metric == BLEU:
         (control_runs,) = (one.runs for one in systems if one.name == control)
         pairs = {one.name: _paired(one.runs, control_runs) for one in systems if one.name in others}
         systems = [replace(one, paired=pairs.get(one.name, {})) for one in systems]

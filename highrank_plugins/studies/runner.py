@@ -153,7 +153,7 @@ def ended(one: Running) -> str:
             member.metrics()
             write_text(member.note("done"), member.name + "\n")
             return member.problem() or "done"
-    elif code == stop_request.REQUEUE:
+    if code == stop_request.REQUEUE:
         what = "stopped; run the same command to resume it"
     elif code == USAGE and (said := _REFUSAL.findall(tail)):
         what = f"refused: {said[-1]}"

@@ -64,7 +64,9 @@ def _compare(of: Standing, records: list[Path], notes: list[str]) -> list[Table]
     baseline, metric = None if is_lost else named, of.study.settings.metric
     compared = compare_records(records, metric, baseline, of.test, untested=reasons)
     if is_lost:
-        compared = replace(compared, baseline=None)  # softmax is not taken in its place
+        own = [note for note in compared.notes if not note.startswith("Nothing is tested")]
+        said = f"Nothing is tested, since the baseline {named} has no result."
+        compared = replace(compared, baseline=None, notes=[said, *own])  # nor is it softmax
     keep_look(of, reasons)
     notes = [*compared.notes, *notes, *rate_notes(of.study.rates, "lr")]
     return comparison_tables(replace(compared, notes=notes), timed=False)
