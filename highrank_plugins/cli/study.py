@@ -21,10 +21,10 @@ from highrank_plugins.reports.plots import check_plot, draw
 from highrank_plugins.reports.tables import Table
 from highrank_plugins.studies import ladder_table, plan
 from highrank_plugins.studies.definition import Study, first_seeds, read_study, script_options
-from highrank_plugins.studies.ladder import check_records, check_tokens, read_ladder
+from highrank_plugins.studies.ladder import check_tokens, read_ladder
 from highrank_plugins.studies.members import NOT_RUN, PreparedMember, prepare, study_folder
 from highrank_plugins.studies.rates import trials_of, tuned, untried
-from highrank_plugins.studies.runner import array_script, check_machine, claim, run_members, slots
+from highrank_plugins.studies.runner import array_script, claim, run_members, slots
 from highrank_plugins.studies.table import write_tables
 from highrank_plugins.training.launch.batch_job import check_characters, submit
 
@@ -49,9 +49,7 @@ class RunOptions(BlockOptions):
 class StudyOptions(RunOptions):
     """Say also what a study could find, and plan it."""
 
-    at_most: int | None = option(
-        None, "Run the first N seeds; tests allow for more.", ge=2, le=10_000
-    )
+    at_most: int | None = option(None, "Run the first N seeds; tests allow for more.", ge=2)
     all_tests: bool = option(False, "Also show effects and p-values, as table.csv always does.")
     registered: bool = option(False, "Run nothing; write down the plan.", {"words": "--register"})
     effect: float | None = option(
@@ -61,11 +59,8 @@ class StudyOptions(RunOptions):
 
 
 class LadderOptions(RunOptions):
-    """Say also which records a ladder reads in place of runs, and what it draws."""
+    """Say also what the judgement of a file of points draws."""
 
-    record_folder: Path | None = option(
-        None, "Only read ARM_SIZE-SEED.json there.", {"words": "--records"}
-    )
     plot: Path | None = option(None, "Figure of the projections to write: .png, .svg or .pdf.")
 
 
@@ -78,27 +73,14 @@ def ladder(file: Annotated[Path, "LADDER.yaml."], options: LadderOptions) -> Non
     """
     check_plot(options.plot)
     read = read_ladder(file, assignments(options.option or []))
-    if read.study is not None and options.record_folder is None:
+    if read.study is not None:
         if options.plot is not None:
-            raise ValueError("--plot: runs have ladder.svg beside their table; or give --records")
+            raise ValueError("--plot: runs have ladder.svg beside their table; leave it out")
         run = StudyOptions(**options.model_dump(include={*RunOptions.model_fields}))
         compared = partial(ladder_table.ladder_tables, read)
         return _start(read.study, run, compared, partial(check_tokens, read))
-    kind = "a file of points" if read.study is None else "--records"
-    used = {"plot", "exp_dir"} | ({"record_folder", "option"} if read.study else set())
-    refuse_idle(options, used, f"with {kind}")
-    records = options.record_folder or Path()
-    if not records.is_dir():
-        raise ValueError(f"--records {records}: no such folder; give one with ARM_SIZE-SEED.json")
-    paths = sorted(records.glob("*-*.json"))
-    if read.study is None:
-        measured = ladder_table.of_points(read)
-    else:
-        check_records(read, prepare(read.study, options.exp_dir), paths)
-        measured = ladder_table.of_records(read, paths)
-    if not measured.rungs:
-        raise ValueError(f"--records {records}: no records of this ladder, ARM_SIZE-SEED.json")
-    table, figures = ladder_table.judge(read, measured)
+    refuse_idle(options, {"plot", "exp_dir"}, "with a file of points")
+    table, figures = ladder_table.judge(read, ladder_table.of_points(read))
     if options.plot is not None:
         draw(options.plot, *figures)
     print_tables([table])
@@ -240,20 +222,17 @@ def _run(
             if only in {one.name for one in read.members}:
                 raise ValueError(f"--only {only}: waits for the trials of rates: {names}")
             raise ValueError(f"--only {only}: no such member; the members are {names}")
-        check_machine([one for one in known if one.seed == chosen.seed])
         run_members([chosen], folder / "logs", environments, _say)
         raise typer.Exit(1 if chosen.problem() else 0)
     # a running study keeps its lock, which a table so far does not need
     lock = held(folder / ".lock", f"folder {folder}", "run of this study")
     with nullcontext() if table else lock:
         if trials and not table:
-            check_machine(trials)
             run_members(trials, folder / "logs", environments, _say)
         read = tuned(read, trials)
         members = prepare(read, exp_dir)
         if not table:
-            check_machine([*trials, *members])  # nodes of SLURM may have more cores
-            run_members(members, folder / "logs", environments, _say, read.settings.metric)
+            run_members(members, folder / "logs", environments, _say)
         tables = write(read, members, folder)
         _say(f"table: {folder / 'table.md'}, {folder / 'table.csv'}")
         print_tables(tables)  # its last line says what can be claimed

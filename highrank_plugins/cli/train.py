@@ -173,7 +173,10 @@ def match(
     Example: highrank match small/mos --to small/softmax --by parameters
     """
     folder = recipe_folder(recipe, Path())
-    base, target = (members.find_configuration(folder, name) for name in (system, to))
+    base, target = (
+        Path(name) if name.endswith(".yaml") else members.find_configuration(folder, name)
+        for name in (system, to)
+    )
     trees = configuration.load_tree(base, []), configuration.load_tree(target, [])
     keep_read(output, *trees)
     settings, reference = map(configuration.validate, trees)

@@ -178,7 +178,7 @@ def with_tests(compared: Compared, untested: Mapping[str, str] = {}) -> Compared
         else:
             tested[name] = own
     notes = [f"Not tested, since {why}: {', '.join(of)}." for why, of in names.items() if of]
-    if control in untested:
+    if control in untested and not found.keys() <= untested.keys():
         notes.append(f"Nothing is tested, since the baseline, {control}, is not.")
     tests = _tests(base, tested, compared.test) if base else {}
     systems = [replace(one, comparison=tests.get(one.name)) for one in compared.systems]

@@ -93,10 +93,8 @@ def vocabulary(record: Record) -> dict[str, str]:
 
 
 def signature_of(record: Record, metric: str) -> str:
-    """Return a metric's signature; an old record has one, that of its first metric."""
-    if "signatures" in record or next(iter(record["metrics"])) != metric:
-        return record.get("signatures", {}).get(metric) or ""
-    return record.get("signature") or ""
+    """Return a metric's signature; empty if the record has none of it."""
+    return record.get("signatures", {}).get(metric) or ""
 
 
 def flat_settings(record: Record) -> dict[str, object]:

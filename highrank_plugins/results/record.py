@@ -176,9 +176,6 @@ def summarise(entries: Sequence[dict[str, Any]]) -> dict[str, float]:
         summary["words_per_second"] = round(median(speeds), 1)
     ends = {number: _number(entry, "wall") for number, entry in epochs.items()}
     steps = [(ends[b] - ends[a]) for a, b in pairwise(ends) if b == a + 1 and ends[b] > ends[a]]
-    first, *more = [*epochs.values(), {"num_updates": 0}]
-    if len(more) == 1 and first["num_updates"] >= start.get("updates_per_epoch", math.inf):
-        steps = list(ends.values())  # a run may end within its first epoch
     if steps:
         summary["seconds_per_epoch"] = round(median(steps), 1)
     names = ["loss", *(name for name in (validations or [{}])[0] if direction(name) > 0)]
@@ -213,10 +210,8 @@ def read_as(path: Path, kind: Any, what: str) -> Any:
         _adapter(kind).validate_python(found, strict=True)
     except ValidationError as error:
         (first, *_) = error.errors(include_input=False, include_url=False)
-        loc, said = first["loc"], first["msg"].removeprefix("Value error, ")
-        if loc[:1] == ("config",) and len(loc) > 3:  # the first type of several
-            loc, said = loc[:3], "expected a word, a number, true, false or null"
-        place = ".".join(map(str, loc))[:80] or "its content"
+        said = first["msg"].removeprefix("Value error, ")
+        place = ".".join(map(str, first["loc"]))[:80] or "its content"
         raise ValueError(f"{path}: not {what}: {place}: {said}; write it again") from None
     return found
 

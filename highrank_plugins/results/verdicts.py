@@ -211,9 +211,7 @@ def _differences(
         group = next((group for group, of in _GROUPS.items() if re.fullmatch(of, name)), None)
         if group and settings.get(name) != theirs.get(name) and not _ASIDE.fullmatch(name):
             values = [one.get(name) for one in (settings, theirs)]
-            said = ["unset" if value is None else str(value) for value in values]
-            bools = {"True": "true", "False": "false"}  # as in configurations
-            ours, other = (bools.get(text, text) for text in said)
+            ours, other = ("unset" if value is None else str(value) for value in values)
             yield group, f"{name.removeprefix('train.')} {ours} ({entry.conf}: {other})"
     if shown != kind:
         ours, other = (KINDS[k].title if k in _BLEU else k for k in (kind, shown))

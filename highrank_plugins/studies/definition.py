@@ -1,7 +1,6 @@
 """Read STUDY.yaml: configurations × seeds × grids of options × matched controls → members."""
 
 import itertools
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +23,6 @@ from highrank_plugins.common.options import RANGES, Range
 from highrank_plugins.training.configuration import Scalar
 from highrank_plugins.training.launch.batch_job import check_characters
 
-MOST_MEMBERS = 10_000
 RECIPES = Path(highrank_plugins.__file__).resolve().parents[1] / "recipes"
 _NAME = re.compile(r"[A-Za-z0-9][\w.=+-]*")
 _NUMBERS = {*"limit measured_updates processes".split()}  # options of recipes that are numbers
@@ -64,6 +62,7 @@ def within(bounds: Range) -> AfterValidator:
 
 
 Changes = Annotated[Values, AfterValidator(_short)]
+Varied = Annotated[list[Scalar], Field(min_length=1)]
 Seed = Annotated[int, within(RANGES["seed"])]  # as NumPy takes it
 Seeds = Annotated[list[Seed], Field(min_length=1), AfterValidator(_distinct)]
 Multiple = Annotated[float, within(Range(0, above_low=True))]
@@ -86,7 +85,7 @@ class MemberSettings(BlockOptions):
 
     conf: str
     set: Changes = Field({})  # as the recipe's --set takes them
-    grid: Annotated[dict[str, list[Scalar]], AfterValidator(_short)] = Field({})
+    grid: Annotated[dict[str, Varied], AfterValidator(_short)] = Field({})
     variants: list[Changes] = Field(default=[], alias="list")
     match: MatchSettings | None = None
     seeds: Seeds | None = None
@@ -249,13 +248,6 @@ def as_word(value: Any) -> str:
 
 
 def _members(settings: StudySettings, tree: Tree) -> list[Member]:
-    count = 0
-    for one in settings.members.values():
-        systems = len(one.variants or [{}]) * math.prod(map(len, one.grid.values()))
-        count += systems * len(one.seeds or settings.seeds)
-    if count > MOST_MEMBERS:
-        most = f"{count:,} members, and a study has {MOST_MEMBERS:,} at most"
-        raise wrong(f"{most}; shorten seeds, grid or list", tree, "members")
     members: list[Member] = []
     known = set[str]()
     for key, member in settings.members.items():
@@ -274,16 +266,7 @@ def _members(settings: StudySettings, tree: Tree) -> list[Member]:
 
 def _systems(key: str, member: MemberSettings, tree: Tree) -> Iterator[tuple[str, Values]]:
     """Yield name and options of the systems of a key, which may have {option} to fill in."""
-    varied = {*member.grid}.union(*member.variants)
-    twice = [name for name in varied if name in member.set] + [
-        name for variant in member.variants for name in variant if name in member.grid
-    ]
     place = (tree, "members", key)
-    if twice:
-        raise wrong(f"{twice[0]} is in two of set, grid and list; keep one", *place)
-    for name, some in member.grid.items():
-        if not some:
-            raise wrong("no values", *place, "grid", name)
     for variant in member.variants or [{}]:
         for values in itertools.product(*member.grid.values()):
             changes = variant | dict(zip(member.grid, values, strict=True))

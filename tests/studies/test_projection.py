@@ -179,7 +179,7 @@ def test_points_of_perplexities_are_compared_in_nats(tmp_path):
     file.write_text(yaml.safe_dump(tree | {"metric": "valid_ppl"}, sort_keys=False))
     again, _ = judge(ladder := read_ladder(file), of_points(ladder))
     assert [row[-1] for row in again.rows] == [row[-1] for row in table.rows]
-    for words in (["--records", str(tmp_path)], ["--jobs", "2"], ["--table"]):
+    for words in (["--jobs", "2"], ["--table"]):
         done = highrank("ladder", str(file), *words)
         assert done.exit_code == 2
         assert f"{words[0]}: changes nothing with a file of points; leave it out" in done.output
