@@ -44,7 +44,6 @@ from fairseq_cli import eval_lm, generate, validate
 from highrank_plugins.common.certificate import Mass
 from highrank_plugins.common.patching import by_name, replaces
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.hooks.commands import write_output
 
 logger = logging.getLogger(__name__)
 _OF_LOG_P = CrossEntropyCriterion, LabelSmoothedCrossEntropyCriterion  # and ours
@@ -330,5 +329,4 @@ for _command in (eval_lm, validate, generate):
             raise UserError(f"--context-window {window} must be below --tokens-per-sample {block}")
         with _following(max(shards, ranks)):
             result = stock(cfg, *args, **kwargs)
-        write_output()
         return result

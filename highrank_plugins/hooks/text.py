@@ -38,7 +38,6 @@ from highrank_plugins.common.names import flag
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.text_lines import MAX_PIECES, TextRules, check_texts, decoded, is_piece
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.hooks.commands import write_output
 from highrank_plugins.hooks.evaluation import SKIPS
 
 logger = logging.getLogger(__name__)
@@ -63,7 +62,6 @@ def main(stock: Callable, args: Any) -> None:
         else:
             check_texts(paths, TextRules(unknown=False))
     stock(args)
-    write_output()
 
 
 def _words(args: Any, train: list[Path]) -> set[str] | None:

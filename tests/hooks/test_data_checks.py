@@ -7,7 +7,6 @@ import io
 import logging
 import shutil
 import struct
-import sys
 from argparse import Namespace
 from types import SimpleNamespace
 
@@ -232,16 +231,6 @@ def test_lines_end_at_line_feeds_and_are_utf8(monkeypatch, tmp_path):
     monkeypatch.setattr("sys.stdin", None)
     with pytest.raises(UserError, match="standard input is closed"):
         next(interactive.buffered_read("-", 1))
-
-
-def test_commands_print_utf8(monkeypatch):
-    out = io.TextIOWrapper(io.BytesIO(), "latin-1")
-    monkeypatch.setattr("sys.stdout", out)
-    monkeypatch.setattr("sys.stderr", None)
-    monkeypatch.setattr("sys.argv", ["fairseq-generate", "data", "--path", "x"])
-    options.parse_args_and_arch(options.get_generation_parser())
-    print("▁A", file=sys.stdout, flush=True)
-    assert out.buffer.getvalue() == "▁A\n".encode()
 
 
 def test_a_language_model_that_would_be_ignored_is_refused():
