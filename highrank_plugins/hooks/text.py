@@ -147,8 +147,6 @@ def translate_typed(stock: Callable, cfg: Any) -> None:
 @replaces(interactive, "buffered_read")
 def buffered_read(_stock: Callable, input: str, buffer_size: int) -> Iterator[list[str]]:
     """Yield lines of a file, or of standard input (`-`), in groups of `buffer_size`."""
-    if input == "-" and sys.stdin is None:
-        raise UserError("--input -: standard input is closed; name a file with --input")
     name = "standard input" if input == "-" else input
     with nullcontext(sys.stdin.buffer) if input == "-" else Path(input).open("rb") as file:
         # a tab at the start of a line is of --constraints
