@@ -108,12 +108,6 @@ def test_streams_count_tokens(stream_data, tmp_path):
     assert line in validated
 
 
-def test_a_validation_on_a_part_of_the_batches_is_said_once(data, tmp_path, caplog):
-    train(data, tmp_path, max_valid_steps=1, validate_interval_updates=1, batch_size_valid=3)
-    part = "--max-valid-steps 1 validates on the first 2 of 5 batches"
-    assert caplog.text.count(part) == 1
-
-
 def run_eval_lm(data, path, *options) -> dict:
     return evaluate("eval-lm", data / "lm", path, *options)
 
