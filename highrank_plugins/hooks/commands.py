@@ -186,7 +186,7 @@ def _message_of(error: Exception, place: str) -> str | None:
     one_line = isinstance(error, OSError | FloatingPointError) and "\n" not in text
     of_worker = "Traceback (most recent call last)" in text  # of a process that loads data
     if one_line or (isinstance(error, UserError) and not of_worker):
-        return text.replace("Model file not found", "--path: no such file")
+        return text
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     names = [frame.f_globals["__name__"] for frame in frames]
     known = ("fairseq.", "fairseq_cli.", "highrank_plugins.")

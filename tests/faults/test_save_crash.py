@@ -73,7 +73,7 @@ def check_found(folder: Path, size: int, code: int) -> None:
     cfg = Namespace(
         save_dir=str(folder), reset_dataloader=False, reset_optimizer=False, continue_once=None
     )
-    found = torch.load(training_loop.choose(cfg, ""), weights_only=True)
+    found = torch.load(training_loop.choose(cfg), weights_only=True)
     for name, value in state(found["updates"], size)["model"].items():
         assert numpy.array_equal(found["model"][name].numpy(), value.numpy())
     assert found["updates"] in ((2,) if code == SAVED else (1, 2))

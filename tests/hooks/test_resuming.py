@@ -108,7 +108,7 @@ def chosen(folder, **options) -> str:
     """Return the name of the checkpoint from which a run would resume."""
     none = {"reset_dataloader": False, "reset_optimizer": False, "continue_once": None}
     cfg = {"save_dir": str(folder), "no_save_optimizer_state": False, **none, **options}
-    return Path(choose(Namespace(**cfg), "")).name
+    return Path(choose(Namespace(**cfg))).name
 
 
 def lose_target(path) -> None:

@@ -53,7 +53,7 @@ def ended(main, argv, monkeypatch, capfd) -> str:
     [
         (raises(UserError("--head mos: too few")), "--head mos: too few"),
         (raises(UserError("a.en:1:1: NUL\na.en:2:1: NUL")), "a.en:1:1: NUL\na.en:2:1: NUL"),
-        (raises(OSError("Model file not found: a.pt")), "--path: no such file: a.pt"),
+        (raises(OSError("Model file not found: a.pt")), "Model file not found: a.pt"),
         (raises(PermissionError(13, "Permission denied", "data/dict.txt")),
          "data/dict.txt: permission denied"),
         # fairseq-preprocess names the dictionary alone
