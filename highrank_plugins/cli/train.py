@@ -273,7 +273,6 @@ def _slurm(made: plan.Plan, settings: LaunchSettings, script: Path) -> None:
     if settings.dry_run:
         typer.echo(text, nl=False)
     elif settings.submit:
-        batch_job.require_slurm()
         with held(made.log_dir / ".submit", f"--log-dir {made.log_dir}", "highrank launch"):
             typer.echo(batch_job.submit_once(made, settings, script, text))
     else:
