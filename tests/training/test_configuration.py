@@ -110,7 +110,6 @@ def test_options_follow_from_other_blocks(write, overrides, block, options):
         *(([f"{name}=x"], f"{name}: set by the recipe, remove it")
           for name in ("train.save_dir", "evaluate.path", "kld.output", "kld.split")),
         (["data.algorithm=subword_nmt", "generate.tokenizer=nltk"], "'nltk', but data.algorithm"),
-        (["source_lang=de", "target_lang=de"], "train.target_lang: 'de' is train.source_lang, too"),
         (["lr=1", "train.lr=1"], "--set train.lr=1: --set lr=1 sets this, too; keep one"),
         (["generate.beam=6", "generate=null"], "--set generate=null: --set generate.beam=6 sets"),
         *(([f"{name}=null"], "to remove") for name in ("lrr", "average.lst", "averge", "other.lr")),
