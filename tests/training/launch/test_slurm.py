@@ -1,6 +1,5 @@
 """Options of each process; batch scripts, and a life of a job with SLURM in miniature."""
 
-import os
 import re
 import subprocess
 import sys
@@ -23,9 +22,6 @@ from highrank_plugins.training.launch.rank import Place, distributed_flags, find
 from tests.cli import highrank, refused
 from tests.held_lock import held_elsewhere
 from tests.training.launch.slurm import miniature
-from tests.training.launch.test_trainings import wait_for_update
-from tests.training.launch.trainings import UPDATES, command, one_process
-from tests.trainings import last, parameters, same
 
 TRAIN = ["fairseq-train", "data", "--max-tokens", "4096"]
 PLAN = Plan(("fairseq-train", "a b", "--lr", "1"), Path("logs"), nodes=4, per_node=8)
@@ -251,24 +247,3 @@ def test_a_script_that_is_refused_loses_nothing_and_two_launches_do_not_submit_a
     assert finished.exists()
     sbatch.write_text(accepts)
     assert highrank(*words).exit_code == 0 and not finished.exists()
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
-def test_a_job_that_is_requeued_ends_like_an_uninterrupted_one(slurm, mt_data):
-    folder, env = slurm
-    words = command(mt_data, folder / "save")
-    plan = Plan(tuple(words), folder / "logs", per_node=2, gpus=False)
-    (folder / "job.sh").write_text(sbatch_script(plan, JOB))
-    with (folder / "out").open("w") as out:
-        job = subprocess.Popen(["bash", "job.sh"], cwd=folder, env=env, stdout=out, stderr=out)
-        log = folder / "logs" / "rank0.log"
-        wait_for_update(log, 5, job)
-        os.kill(int((folder / "srun.pid").read_text()), 10)
-        assert job.wait() == REQUEUE, (folder / "out").read_text()[-3000:]
-    assert (folder / "scontrol.log").read_text() == "requeue 4242\n"
-    assert not plan.finished.exists()
-    subprocess.run(["bash", "job.sh"], cwd=folder, env=env, check=True, capture_output=True)
-    assert f"num_updates={UPDATES}," in log.read_text()
-    assert plan.finished.exists()
-    assert same(parameters(last(folder / "save")), parameters(last(one_process(mt_data, folder))))
