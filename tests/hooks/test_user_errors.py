@@ -18,9 +18,7 @@ from omegaconf import OmegaConf
 from highrank_plugins.common.names import flag
 from highrank_plugins.common.options import WrongNumbers
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.heads import head_names, pointwise_names, vocabulary_names
 from highrank_plugins.hooks.commands import print_uncaught  # applies all repairs
-from highrank_plugins.models import head_options
 from tests.compat.conftest import config, transformer
 
 CFG = OmegaConf.structured(FairseqConfig())
@@ -112,33 +110,14 @@ def test_an_error_names_the_option_of_its_value_or_the_part_of_fairseq(monkeypat
         assert shown == f"fairseq-train: error: {said}; correct the option, or leave it out\n"
 
 
-def test_no_option_of_any_layer_takes_a_number_that_is_not_finite():
-    tried = set()
-    layers = [(name, "identity", "plain") for name in head_names()]
-    layers += [("softmax", name, "plain") for name in pointwise_names()]
-    for chosen in layers + [("softmax", "identity", name) for name in vocabulary_names()]:
-        names = {"head_z_loss"}
-        words = ["--arch transformer_mos"]
-        for axis, name in zip(head_options.AXES, chosen, strict=True):
-            defaults = head_options.Choice(axis, name).defaults()
-            names |= {name for name in defaults if type(defaults[name]) in (float, type(None))}
-            words += [flag(axis.option), name]
-        words += [f"{flag(name)}=nan" for name in names]
-        with pytest.raises(WrongNumbers) as refused:
-            parse("training", " ".join(words))
-        assert refused.value.problems == dict.fromkeys(names, "nan: expected a finite number")
-        tried |= names
-    assert {"head_context_scale", "head_gss_c", "head_plif_lr", "head_codebook_ratio"} <= tried
-
-
-STOCK = "--arch transformer --optimizer adam --criterion label_smoothed_cross_entropy"
-
-
 def parse(command: str, words: str):
     """Parse a command line; return the parser, which then has the options of all parts."""
     parser = getattr(options, f"get_{command}_parser")()
     options.parse_args_and_arch(parser, ["data", *words.split()])
     return parser
+
+
+STOCK = "--arch transformer --optimizer adam --criterion label_smoothed_cross_entropy"
 
 
 def test_no_option_of_fairseq_takes_a_number_that_is_not_finite():
@@ -155,6 +134,8 @@ def test_no_option_of_fairseq_takes_a_number_that_is_not_finite():
     [
         ("--lr -1", "--lr must be at least 0, got -1"),
         ("--lr 0.1,1e999", "--lr inf: expected a finite number"),
+        *((f"--arch transformer_{layer} --head-{option} nan", f"--head-{option} nan: expected a ")
+          for layer, option in (("plif", "plif-lr"), ("gss", "gss-c"), ("mos", "context-scale"))),
         ("--lr-scheduler cosine --t-mult 0.5", "--t-mult must be at least 1, got 0.5"),
         *((f"--dropout {value}", f"--dropout must lie in [0, 1), got {value}")
           for value in (2, 1, -0.1)),
