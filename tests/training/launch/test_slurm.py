@@ -69,7 +69,7 @@ def test_a_command_or_batch_that_cannot_be_launched_is_refused(words, tokens, wo
 
 def test_an_effective_batch_is_split_and_the_command_gets_it():
     for effective, max_tokens, world, want in (
-        (25_000, 4096, 1, (4096, 6)), (25_000, 3072, 8, (3072, 1)), (400_000, 3584, 8, (3584, 14)),
+        (25_000, 4096, 1, (4096, 6)), (400_000, 3584, 8, (3584, 14)),
         (32_768, 4096, 32, (1024, 1)),  # 4 × 8 GPUs, what 8 have in one batch each
         (25_000, 4096, 8, (3125, 1)), (50_000, 4096, 8, (3125, 2)),
     ):  # fmt: skip
