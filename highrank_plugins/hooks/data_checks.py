@@ -9,7 +9,7 @@ Damage. What breaks: a flipped bit in `.bin`, or in sizes and pointers of `.idx`
 with exit code 0; a truncated file ends in errors that name none. Why: fairseq maps the files and
 checks nothing in them. What we do: check that `.idx` agrees with itself, `.bin` and dictionary, and
 compare `sha256sums`. The folders of `bin1:bin2` must have the words of one dictionary, as fairseq
-reads that of the first alone. Raw text and remote paths are left alone. Delete when: fairseq
+reads that of the first alone. Raw text is left alone. Delete when: fairseq
 compares checksums.
 """
 
@@ -52,7 +52,7 @@ _AGAIN = "copy it again, or binarise the text again"
 def setup_task(stock: Callable, cfg: Any, **kwargs: Any) -> Any:
     """Check the data, then make the task; say it if the words of its dictionary are pieces."""
     data = getattr(cfg, "data", None)
-    if isinstance(data, str) and "://" not in data and not kwargs.get("from_checkpoint"):
+    if isinstance(data, str) and not kwargs.get("from_checkpoint"):
         check_data(cfg, data)
     task = stock(cfg, **kwargs)
     symbols = getattr(getattr(task, "target_dictionary", None), "symbols", [])

@@ -44,7 +44,6 @@ from typing import Any
 import torch
 from fairseq import checkpoint_utils, utils
 from fairseq.distributed import utils as distributed_utils
-from fairseq.file_io import PathManager
 from fairseq.logging import metrics
 from fairseq.optim.fp16_optimizer import FP16Optimizer
 from fairseq_cli import train as training
@@ -270,7 +269,7 @@ def load_checkpoint(stock: Callable, cfg: Any, trainer: HighrankTrainer, **itera
     path = cfg.restore_file.replace(".pt", f"{trainer.checkpoint_suffix}.pt")
     if cfg.restore_file == LAST:
         cfg = _with_newest(cfg, trainer)
-    elif not PathManager.exists(path):
+    elif not os.path.exists(path):
         raise FileNotFoundError(f"--restore-file {path} does not exist")
     loaded, is_master = stock(cfg, trainer, **iterator), trainer.is_data_parallel_master
     if isinstance(trainer.optimizer, FP16Optimizer) and is_master and not cfg.no_save:
@@ -287,7 +286,7 @@ def _with_newest(cfg: Any, trainer: HighrankTrainer) -> Any:
     """Return the options with the file to restore from, as the first process has chosen it."""
     last = os.path.join(cfg.save_dir, LAST)
     # files with a suffix, as of shards, are left to fairseq
-    if cfg.no_save or trainer.checkpoint_suffix or PathManager.path_requires_pathmanager(last):
+    if cfg.no_save or trainer.checkpoint_suffix:
         return cfg
     chosen, problem = "", ""
     if trainer.data_parallel_rank == 0:
