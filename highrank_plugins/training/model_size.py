@@ -84,7 +84,8 @@ def measure(options: Mapping[str, Any], words: int) -> ModelSize:
     model = on_meta(args, task_of(words))
     free_options(options)  # refuses a trunk whose products and sizes are unknown
     numbers = {name: value for name, value in vars(args).items() if type(value) is int}
-    return ModelSize(_parameters(model), _compute(model), numbers)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return ModelSize(parameters, _compute(model), numbers)
 
 
 def task_of(target: int, source: int | None = None) -> Any:
@@ -114,10 +115,6 @@ def on_meta(args: Namespace, task: Any) -> Any:
             return build_model(cfg, task)
     except AssertionError as error:  # so fairseq refuses sizes
         raise UserError(f"fairseq refuses the sizes of {args.arch}: {error}") from None
-
-
-def _parameters(model: Any) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def _compute(model: Any) -> int:
