@@ -163,7 +163,6 @@ def match(
     by: Literal["parameters", "compute", "width"] = option("parameters", "Equal within 0.5 %."),
     recipe: str = option("ptb", "Recipe that has the configurations."),
     words: int | None = option(None, "Dictionary's size (default: the configuration's).", ge=5),
-    data: Path | None = option(None, "Binarised text with the dictionary."),
     free: str | None = option(None, "Sizes to change, separated by commas (default: widths)."),
     step: int = option(4, "Round sizes to multiples of this.", ge=1),
     output: Path | None = option(None, "Configuration to write (default, and -: print it)."),
@@ -180,7 +179,7 @@ def match(
     trees = configuration.load_tree(base, []), configuration.load_tree(target, [])
     keep_read(output, *trees)
     settings, reference = map(configuration.validate, trees)
-    known = data or words or members.shared_dictionary_size(folder.name, settings, reference)
+    known = words or members.shared_dictionary_size(folder.name, settings, reference)
     models = settings.options("train"), reference.options("train")
     found = solve(*models, by, known, names("--free", free) if free else (), step)
     place = Path() if output is None else output.parent  # of `-`, it is this directory, too
@@ -276,7 +275,6 @@ def _slurm(made: plan.Plan, settings: LaunchSettings, script: Path) -> None:
     if settings.dry_run:
         typer.echo(text, nl=False)
     elif settings.submit:
-        batch_job.require_slurm()
         with held(made.log_dir / ".submit", f"--log-dir {made.log_dir}", "highrank launch"):
             typer.echo(batch_job.submit_once(made, settings, script, text))
     else:

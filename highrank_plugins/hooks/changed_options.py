@@ -5,9 +5,9 @@ new options: another architecture of the same sizes, other data, another seed or
 fairseq loads parameters that fit, and compares no option. What we do: compare options and hashes of
 the data with those in the checkpoint of --save-dir. Refuse what makes another model or another run,
 and list it. Processes, `--max-tokens` and `--update-freq` may change as long as an update has as
-many tokens. Another number of processes alone, another precision, and other names of validation
-sets give a warning, and so does all with `--allow-changed-options` or a `--reset-…` option. A
-checkpoint that is named may have any options. Delete when: fairseq compares them.
+many tokens, and so may the precision. Another metric, and other names of validation sets, give a
+warning, and so does all with `--allow-changed-options` or a `--reset-…` option. A checkpoint that
+is named may have any options. Delete when: fairseq compares them.
 """
 
 import hashlib
@@ -49,7 +49,6 @@ _SINGLE = [
 ]  # fmt: skip
 _SIZES = [("dataset", "max_tokens"), ("dataset", "batch_size"), ("optimization", "update_freq")]
 _WARNED = [
-    *(("common", name) for name in ("fp16", "memory_efficient_fp16", "bf16", "amp")),
     ("dataset", "valid_subset"),
     *(("checkpoint", f"{most}best_checkpoint_metric") for most in ("", "maximize_")),
 ]
@@ -104,8 +103,7 @@ def check_options(trainer: Any, path: str, state: dict[str, Any]) -> None:
                 "run with these options, add --allow-changed-options"
             )
         logger.warning("%s: %s", path, text)
-    world = [("distributed_training", "distributed_world_size")]
-    if changed := dict(_differences(saved, current, [*_WARNED, *([] if refused else world)])):
+    if changed := dict(_differences(saved, current, _WARNED)):
         logger.warning("%s: options have changed: %s", path, _listed(changed))
 
 

@@ -64,10 +64,8 @@ _observers: list[Callable[[str, dict[str, Any]], None]] = []
 
 
 @replaces(checkpoint_utils, "torch_persistent_save")
-def save(stock: Callable, obj: Any, filename: str, async_write: bool = False) -> None:
-    """Save to a local path, all or nothing, in three attempts."""
-    if not PathManager.supports_rename(filename):
-        return stock(obj, filename, async_write=async_write)
+def save(_stock: Callable, obj: Any, filename: str, async_write: bool = False) -> None:
+    """Save all or nothing, in three attempts; paths are local, since remote ones need iopath."""
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             return write_whole(filename, lambda file: torch.save(obj, file))
@@ -78,10 +76,8 @@ def save(stock: Callable, obj: Any, filename: str, async_write: bool = False) ->
 
 
 @replaces(PathManager, "copy")
-def copy(stock: Callable, src_path: str, dst_path: str, overwrite: bool = False) -> Any:
-    """Give a local file a second name; copy remote ones as fairseq does."""
-    if not (PathManager.supports_rename(src_path) and PathManager.supports_rename(dst_path)):
-        return stock(src_path, dst_path, overwrite=overwrite)
+def copy(_stock: Callable, src_path: str, dst_path: str, overwrite: bool = False) -> Any:
+    """Give a file a second name."""
     link_whole(src_path, dst_path)
     return dst_path
 
@@ -122,10 +118,9 @@ def how_to_resume(options: Any) -> str:
 @replaces(checkpoint_utils, "load_checkpoint_to_cpu")
 def load_checkpoint_to_cpu(stock: Callable, path: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
     """Load a safe, whole checkpoint that whoever asked (`shown_to`) accepts; run nothing in it."""
-    if not PathManager.path_requires_pathmanager(path):
-        state = read_checkpoint(path, whole=True)
-        _check_config(path, state)
-        check_sizes_and_paths(path, state)
+    state = read_checkpoint(path, whole=True)
+    _check_config(path, state)
+    check_sizes_and_paths(path, state)
     try:
         state = stock(path, *args, **kwargs)
         state["model"]

@@ -1,4 +1,4 @@
-"""Let fairseq's commands explain a user's mistake in one line, take their options, and print.
+"""Let fairseq's commands explain a user's mistake in one line, and take their options.
 
 Mistakes. What breaks: `--head mos --head-components 0` ends with a traceback of 20 functions. Why:
 fairseq prints every error so; hydra prints errors itself. What we do: Python's hook for errors
@@ -7,20 +7,14 @@ numbers. So it does with any error of fairseq before the first update, and names
 value the message has, or the module. Other errors may be defects and keep the traceback. Delete
 when: fairseq does so.
 
-Closed output. What breaks: `fairseq-eval-lm … | head -1` prints 20 lines of `BrokenPipeError` for
-each line that it cannot write. Why: Python's logging never ends the command. What we do: end it, as
-a shell does; a training run continues silently. Delete when: never.
-
 Options. What breaks: `--bf16` is taken for `--tpu`; `--lr '$rate'` ends in `SyntaxError`; a
 mistyped option is answered with 200 lines of usage; `--help` hides the options of the architecture.
 Why: fairseq parses twice, and argparse prints help in the first parse, and usage at every error.
 What we do: set `tpu` back without torch_xla, say what was expected, add the nearest name, and
-ignore `--help` in the first parse. Numbers must lie in their ranges. Commands print UTF-8 in every
-locale. Delete when: fairseq does so.
+ignore `--help` in the first parse. Numbers must lie in their ranges. Delete when: fairseq does so.
 """
 
 import argparse
-import io
 import logging
 import os
 import re
@@ -71,9 +65,6 @@ _REMEDIES = {
 def parse_args_and_arch(
     stock: Callable, parser: Any, input_args: Any = None, parse_known: bool = False, **kwargs: Any
 ) -> Any:
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
-            stream.reconfigure(encoding="utf-8")
     try:
         parsed = stock(parser, input_args, parse_known, **kwargs)
     except (RuntimeError, KeyError) as error:
@@ -136,8 +127,6 @@ def error(stock: Callable, parser: Any, message: str) -> Any:
     if message.startswith("unrecognized arguments:"):
         words = re.findall(r"--[\w-]+", message)
         meant = "".join(did_you_mean(word, list(actions)) for word in words)
-        if {"--tokens-per-sample", "--sample-break-mode"} & set(words):
-            meant = "; add --task language_modeling"
     elif found := re.match(r"argument (--[\w-]+).*?: invalid choice: '([^']*)'", message):
         meant = did_you_mean(found[2], list(actions[found[1]].choices or ()))
     head, sep, choices = message.partition(" (choose from ")
@@ -159,24 +148,7 @@ def call_main(stock: Callable, cfg: Any, *args: Any, **kwargs: Any) -> Any:
     for group in groups:
         if isinstance(group, dict):
             check_ranges(group)
-    result = stock(cfg, *args, **kwargs)
-    write_output()
-    return result
-
-
-def write_output() -> None:
-    """Write a command's output while an error of it can still be reported."""
-    if is_command() and sys.stdout is not None:  # None: closed before Python started
-        sys.stdout.flush()
-
-
-@replaces(logging.Handler, "handleError")
-def handle_error(stock: Callable, handler: Any, record: Any) -> None:
-    error = sys.exc_info()[1]
-    if not isinstance(error, BrokenPipeError) or not has_no_reader():
-        stock(handler, record)
-    elif Path(sys.argv[0]).stem not in ("fairseq-train", "train"):
-        raise error
+    return stock(cfg, *args, **kwargs)
 
 
 @replaces(sys, "excepthook")
@@ -214,7 +186,7 @@ def _message_of(error: Exception, place: str) -> str | None:
     one_line = isinstance(error, OSError | FloatingPointError) and "\n" not in text
     of_worker = "Traceback (most recent call last)" in text  # of a process that loads data
     if one_line or (isinstance(error, UserError) and not of_worker):
-        return text.replace("Model file not found", "--path: no such file")
+        return text
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     names = [frame.f_globals["__name__"] for frame in frames]
     known = ("fairseq.", "fairseq_cli.", "highrank_plugins.")

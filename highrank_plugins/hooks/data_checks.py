@@ -2,15 +2,14 @@
 
 Missing data. What breaks: a mistyped DATA directory ends in a traceback with `FileNotFoundError`,
 an empty one with `Could not infer language pair`. Why: fairseq opens files without asking whether
-they are there. What we do: look for the directory, the language pair and the dictionaries before a
-task is made. Other tasks, and checkpoints that bring their own task, are left alone. Delete when:
-fairseq checks.
+they are there. What we do: look for the directories and the language pair before a task is made.
+Other tasks, and checkpoints that bring their own task, are left alone. Delete when: fairseq checks.
 
 Damage. What breaks: a flipped bit in `.bin`, or in sizes and pointers of `.idx`, changes the text,
 with exit code 0; a truncated file ends in errors that name none. Why: fairseq maps the files and
 checks nothing in them. What we do: check that `.idx` agrees with itself, `.bin` and dictionary, and
 compare `sha256sums`. The folders of `bin1:bin2` must have the words of one dictionary, as fairseq
-reads that of the first alone. Raw text and remote paths are left alone. Delete when: fairseq
+reads that of the first alone. Raw text is left alone. Delete when: fairseq
 compares checksums.
 """
 
@@ -46,7 +45,6 @@ _OTHERS = (b"TNTIDX\x00\x00", b"HUFFIDX")
 _TYPES = indexed_dataset._code_to_dtype
 _VERSION = (1).to_bytes(8, "little")
 _HEADER = len(_MAGIC) + len(_VERSION) + 1 + 8
-_LANGUAGE_MODELS = ("language_modeling", "bptt_language_modeling")
 _AGAIN = "copy it again, or binarise the text again"
 
 
@@ -54,7 +52,7 @@ _AGAIN = "copy it again, or binarise the text again"
 def setup_task(stock: Callable, cfg: Any, **kwargs: Any) -> Any:
     """Check the data, then make the task; say it if the words of its dictionary are pieces."""
     data = getattr(cfg, "data", None)
-    if isinstance(data, str) and "://" not in data and not kwargs.get("from_checkpoint"):
+    if isinstance(data, str) and not kwargs.get("from_checkpoint"):
         check_data(cfg, data)
     task = stock(cfg, **kwargs)
     symbols = getattr(getattr(task, "target_dictionary", None), "symbols", [])
@@ -71,32 +69,17 @@ def setup_task(stock: Callable, cfg: Any, **kwargs: Any) -> Any:
     return task
 
 
-def _named(folder: str, pattern: str) -> list[str]:
-    """Return the group in each file name of a directory that matches, in order."""
-    names = (re.fullmatch(pattern, name) for name in os.listdir(folder))
-    return sorted({name[1] for name in names if name})
-
-
 def check_data(cfg: Any, data: str) -> None:
     folders = utils.split_paths(data)
     for folder in folders:
         if not os.path.isdir(folder):
             raise UserError(f"DATA {folder}: no such directory. {_WANTED}")
-    task, folder = getattr(cfg, "_name", None) or getattr(cfg, "task", None), folders[0]
-    if task in _LANGUAGE_MODELS and not Path(folder, "dict.txt").is_file():
-        raise UserError(f"DATA {folder}: it has no dict.txt of a language model. {_WANTED}")
-    if task != "translation":
-        return
-    languages = {"--source-lang": cfg.source_lang, "--target-lang": cfg.target_lang}
-    if None in languages.values() and None in data_utils.infer_language_pair(folder):
+    task = getattr(cfg, "_name", None) or getattr(cfg, "task", None)
+    is_unknown = task == "translation" and None in (cfg.source_lang, cfg.target_lang)
+    if is_unknown and None in data_utils.infer_language_pair(folders[0]):
         raise UserError(
-            f"DATA {folder}: it has no sentence pairs, such as train.en-de.en.idx. {_WANTED}"
+            f"DATA {folders[0]}: it has no sentence pairs, such as train.en-de.en.idx. {_WANTED}"
         )
-    there = _named(folder, r"dict\.(.+)\.txt")
-    for option, language in languages.items():
-        if language is not None and language not in there:
-            found = f"It has dictionaries of {', '.join(there)}." if there else _WANTED
-            raise UserError(f"{option} {language}: {folder} has no dict.{language}.txt. {found}")
 
 
 @replaces(indexed_dataset, "dataset_exists")
@@ -111,8 +94,7 @@ def make_dataset(
 ) -> Any:
     if _has_both(path):
         _require_same_words(Path(path).parent, dictionary)
-        versions = (_version(f"{path}.{suffix}") for suffix in ("idx", "bin"))
-        _check_split(path, None if dictionary is None else len(dictionary), *versions)
+        _check_split(path, None if dictionary is None else len(dictionary))
     return stock(path, impl, fix_lua_indexing, dictionary)
 
 
@@ -177,9 +159,8 @@ def _version(path: str | Path) -> tuple[int, ...]:
     return state.st_ino, state.st_size, state.st_mtime_ns
 
 
-@functools.lru_cache(maxsize=4096)
-def _check_split(path: str, num_words: int | None, *versions: tuple[int, ...]) -> None:
-    """Check both files of a split; `versions` tells files of one name apart."""
+def _check_split(path: str, num_words: int | None) -> None:
+    """Check both files of a split."""
     index, data = Path(f"{path}.idx"), Path(f"{path}.bin")
     _compare_with_sums(index)
     with index.open("rb") as file:
@@ -227,21 +208,11 @@ def _check_sizes(index: Path, data: Path, dtype: np.dtype, count: int, has_words
 
 def _compare_with_sums(path: Path) -> None:
     sums = read_ledger(path.parent / SUMS)
-    if not sums and any(path.parent.glob("*.idx")):  # exported models have dictionaries only
-        _say_once(path.parent)
     if path.name in sums and checksum(path) != sums[path.name]:
         raise UserError(
             f"{path} is damaged, or was written after {path.with_name(SUMS)}, which records "
             f"another sha256; {_AGAIN}. If the file is right, delete {SUMS}"
         )
-
-
-@functools.cache
-def _say_once(folder: Path) -> None:
-    logger.info(
-        f"{folder} has no {SUMS}, so damage that turns words into other words goes unnoticed. "
-        f"To add it: cd {folder} && sha256sum *.bin *.idx dict*.txt >{SUMS}"
-    )
 
 
 def _damaged(path: Path, reason: str) -> UserError:

@@ -17,7 +17,6 @@ import logging
 import os
 import socket
 import time
-from argparse import Namespace
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -57,16 +56,14 @@ def refuse_lone_ranks(cfg: Any) -> None:
     is_local = str(group.distributed_init_method).startswith("tcp://localhost:")
     # each may start processes of its own, which meet on this machine
     spawns = is_local and not group.distributed_no_spawn
-    if not cfg.common.tpu:
-        remedy = "start `highrank launch` instead, once per node, which passes every option"
-        refuse_several(os.environ, 1 if spawns else group.distributed_world_size, remedy)
+    remedy = "start `highrank launch` instead, once per node, which passes every option"
+    refuse_several(os.environ, 1 if spawns else group.distributed_world_size, remedy)
 
 
 @replaces(distributed_utils, "distributed_init")
 def distributed_init(stock: Callable, cfg: Any) -> int:
     """Make the process group if the processes belong together; return the rank in it."""
-    is_new = not torch.distributed.is_initialized()
-    if not is_new or isinstance(cfg, Namespace) or cfg.common.tpu:
+    if torch.distributed.is_initialized():
         return stock(cfg)
     # The group's own store shares our server while we hold it. If we closed ours first, a fast
     # process could look for its group there just before it closes, and wait forever.

@@ -44,7 +44,6 @@ from fairseq_cli import eval_lm, generate, validate
 from highrank_plugins.common.certificate import Mass
 from highrank_plugins.common.patching import by_name, replaces
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.hooks.commands import write_output
 
 logger = logging.getLogger(__name__)
 _OF_LOG_P = CrossEntropyCriterion, LabelSmoothedCrossEntropyCriterion  # and ours
@@ -74,7 +73,7 @@ class _Split:
         """Whether lengths of the dataset, which is cut into streams, count tokens."""
         return getattr(self.dataset, "counts_tokens", False)
 
-    def check(self, batches: Iterable[Any], skips: bool, part: int, parts: int) -> None:
+    def check(self, batches: Iterable[Any], part: int, parts: int) -> None:
         """Say how many samples there are, of all parts together, and raise if some are lost."""
         total = len(self.dataset)
         if not total:
@@ -85,13 +84,11 @@ class _Split:
             which = f"this is part {part + 1} of {parts}"
             logger.info(f"{self.name}: {which}. All parts together must score {total:,}")
         if lost:
-            said = (
+            raise UserError(
                 f"{self.name}: {len(lost):,} of {total:,} samples are not scored; the first are "
-                f"{lost[:10]}, counted from 0. The result would not cover the whole data."
+                f"{lost[:10]}, counted from 0. The result would not cover the whole data: shorten "
+                f"or remove what {SKIPS} leaves out"
             )
-            if skips:
-                raise UserError(f"{said} {SKIPS} leaves samples out: shorten or remove them")
-            raise ValueError(said)
 
 
 _splits: ContextVar[dict[str, _Split] | None] = ContextVar("splits", default=None)
@@ -231,7 +228,7 @@ def get_batch_iterator(stock: Callable, task: FairseqTask, *args: Any, **options
     found, split = stock(task, *args, **options), newest()
     if split:
         part, parts = options.get("shard_id", 0), options.get("num_shards", 1)
-        split.check(found.frozen_batches, options.get("ignore_invalid_inputs", False), part, parts)
+        split.check(found.frozen_batches, part, parts)
     return found
 
 
@@ -330,5 +327,4 @@ for _command in (eval_lm, validate, generate):
             raise UserError(f"--context-window {window} must be below --tokens-per-sample {block}")
         with _following(max(shards, ranks)):
             result = stock(cfg, *args, **kwargs)
-        write_output()
         return result

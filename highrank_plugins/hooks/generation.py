@@ -73,11 +73,8 @@ def training_remedy(cfg: Any) -> str:
             f"{','.join(map(str, cfg.optimization.update_freq))}): each update then has as many "
             "tokens as before"
         )
-    memory, chunk = getattr(cfg.model, "head_loss_memory", "none"), ""
-    if memory != "none":
-        chunk = f" --head-loss-memory MIB (now {memory or 'chosen'}) bounds a chunk of the loss."
     return (
-        f"{first}.{chunk} --checkpoint-activations stores fewer activations. Then "
+        f"{first}. --checkpoint-activations stores fewer activations. Then "
         f"{how_to_resume(cfg.checkpoint)} from the last checkpoint"
     )
 

@@ -29,7 +29,6 @@ from highrank_plugins.common.files import open_own, write_text
 from highrank_plugins.common.names import layer_name
 from highrank_plugins.common.patching import by_name, replaces
 from highrank_plugins.common.provenance import ran
-from highrank_plugins.common.user_error import UserError
 
 logger = logging.getLogger(__name__)
 
@@ -126,19 +125,14 @@ def plain(stat: Any) -> Any:
 
 
 def _drop_later_lines(path: Path, updates: int) -> None:
-    """Drop the lines after an update; before the first, keep all under another name."""
+    """Drop the lines after an update; keep those of other runs and users under another name."""
     if not path.is_file() or path.stat().st_size == 0:
         return
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    for number, line in enumerate(lines, 1):
-        if not _START.startswith(line.strip("\0")[: len(_START)]):
-            raise UserError(
-                f"{path}:{number}: no training run has written this line. Training would replace "
-                "the file: move it away, or choose another --save-dir"
-            )
-    if not updates:
+    are_ours = all(_START.startswith(line.strip("\0")[: len(_START)]) for line in lines)
+    if not updates or not are_ours:
         earlier = path.with_suffix(time.strftime(".before-%Y%m%d-%H%M%S.jsonl"))
-        logger.info("The numbers of an earlier training run are kept in %s", earlier)
+        logger.info("What was in %s is kept in %s", path, earlier)
         path.rename(earlier)
         return
     kept = ""

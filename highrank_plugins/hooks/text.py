@@ -38,7 +38,6 @@ from highrank_plugins.common.names import flag
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.text_lines import MAX_PIECES, TextRules, check_texts, decoded, is_piece
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.hooks.commands import write_output
 from highrank_plugins.hooks.evaluation import SKIPS
 
 logger = logging.getLogger(__name__)
@@ -63,7 +62,6 @@ def main(stock: Callable, args: Any) -> None:
         else:
             check_texts(paths, TextRules(unknown=False))
     stock(args)
-    write_output()
 
 
 def _words(args: Any, train: list[Path]) -> set[str] | None:
@@ -149,8 +147,6 @@ def translate_typed(stock: Callable, cfg: Any) -> None:
 @replaces(interactive, "buffered_read")
 def buffered_read(_stock: Callable, input: str, buffer_size: int) -> Iterator[list[str]]:
     """Yield lines of a file, or of standard input (`-`), in groups of `buffer_size`."""
-    if input == "-" and sys.stdin is None:
-        raise UserError("--input -: standard input is closed; name a file with --input")
     name = "standard input" if input == "-" else input
     with nullcontext(sys.stdin.buffer) if input == "-" else Path(input).open("rb") as file:
         # a tab at the start of a line is of --constraints

@@ -23,12 +23,8 @@ with `Cannot load model parameters`; one of another model whose sizes fit is tak
 fairseq looks at sizes alone, and replaces the error. What we do: show the options to model and
 task, compare dictionaries, options and data, check the numbers (0.1 s per gigabyte), and raise the
 reason with the file's name. Delete when: fairseq does so.
-
-Validation sets. What breaks: `--max-valid-steps` validates on a part, and nothing says so. Why:
-fairseq does as told. What we do: warn once. Delete when: fairseq warns.
 """
 
-import logging
 import time
 from functools import cached_property
 from typing import Any
@@ -46,7 +42,6 @@ from highrank_plugins.hooks import checkpoints, optimizers
 from highrank_plugins.hooks.changed_options import HASHES, check_options, hashes_of_data
 from highrank_plugins.hooks.generation import named_in_memory_errors, training_remedy
 
-logger = logging.getLogger(__name__)
 _AVERAGES = "ema_update_freq_counter"
 
 
@@ -58,7 +53,6 @@ class HighrankTrainer(Trainer):
         self.stepped_after: int | None = None  # epoch whose loss the scheduler has
         self.saved_after: int | None = None  # update that the newest checkpoint holds
         self.running_batch: Any = None
-        self.partly_validated: set[str] = set()  # subsets that were warned of
         self.has_begun = False  # see training_loop.py
         self.resumes_own = False  # from a checkpoint in --save-dir
         super().__init__(cfg, *parts, **named_parts)
@@ -119,35 +113,28 @@ class HighrankTrainer(Trainer):
             # scores of another metric, or of the worst checkpoints
             for name in (optimizers.STOPPING, "best"):
                 state.get("extra_state", {}).pop(name, None)
-        if not self.cfg.ema.store_ema:
-            return
-        if state["extra_state"].setdefault("ema", state["model"]) is state["model"]:
-            logger.warning("%s holds no averaged weights (EMA): the averages start from its "
-                           "weights", path)  # fmt: skip
+        if self.cfg.ema.store_ema:
+            state["extra_state"].setdefault("ema", state["model"])
 
     def _refuse_not_finite(self, filename: str) -> None:
-        moments = {
-            f"{key} of parameter {place}": value
+        tensors = {f"weight {name}": p for name, p in self.get_model().named_parameters()}
+        tensors |= {
+            f"moment {key} of parameter {place}": value
             for place, state in enumerate(getattr(self.optimizer.optimizer, "state", {}).values())
             for key, value in state.items()
             if isinstance(value, torch.Tensor) and value.is_floating_point()
         }
-        averages = {}
         if self.cfg.ema.store_ema:
             averages = {**self.ema.get_model().state_dict(), **self.ema.fp32_params}
-        for kind, tensors, remedy in (
-            ("weights", dict(self.get_model().named_parameters()), "lower --lr"),
-            ("moments of the optimizer", moments, "--reset-optimizer starts with new moments"),
-            ("averages", averages, "without --store-ema it trains without them"),
-        ):
-            if bad := not_finite(tensors):
-                more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
-                raise UserError(
-                    f"{filename}: its {kind} are NaN or infinite ({bad[0]}{more}), so its "
-                    "training run has diverged, or the file was changed. Name an earlier "
-                    "checkpoint with --restore-file or --finetune-from-model, or move this one "
-                    f"away to resume from the newest other one in --save-dir; {remedy}"
-                )
+            tensors |= {f"average {name}": value for name, value in averages.items()}
+        if bad := not_finite(tensors):
+            raise UserError(
+                f"{filename}: {len(bad)} of its weights, moments of the optimizer and averages are "
+                f"NaN or infinite, first {bad[0]}, so its training run has diverged, or the file "
+                "was changed. Name an earlier checkpoint with --restore-file or "
+                "--finetune-from-model, or move this one away to resume from the newest other one "
+                "in --save-dir, and lower --lr. For new moments alone, add --reset-optimizer"
+            )
 
     def consolidate_optimizer(self) -> None:
         """Prepare a checkpoint; fairseq calls this in every process before it saves one."""
@@ -206,19 +193,6 @@ class HighrankTrainer(Trainer):
         return super()._aggregate_logging_outputs(*args, **kwargs)
 
     # -- validation --
-
-    def get_valid_iterator(self, subset: str, *args: Any, **kwargs: Any) -> Any:
-        """Return the batches of a validation set; warn once if --max-valid-steps cuts it."""
-        found = super().get_valid_iterator(subset, *args, **kwargs)
-        steps = self.cfg.dataset.max_valid_steps
-        # fairseq takes one batch more than the option says
-        if steps is not None and steps + 1 < len(found) and subset not in self.partly_validated:
-            self.partly_validated.add(subset)
-            logger.warning(
-                f"{subset}: --max-valid-steps {steps} validates on the first {steps + 1:,} of "
-                f"{len(found):,} batches; losses and the best checkpoint go by this part"
-            )
-        return found
 
     def begin_valid_epoch(self, epoch: int) -> None:
         self._tell("before_validation")

@@ -44,7 +44,6 @@ from typing import Any
 import torch
 from fairseq import checkpoint_utils, utils
 from fairseq.distributed import utils as distributed_utils
-from fairseq.file_io import PathManager
 from fairseq.logging import metrics
 from fairseq.optim.fp16_optimizer import FP16Optimizer
 from fairseq_cli import train as training
@@ -267,10 +266,10 @@ def load_checkpoint(stock: Callable, cfg: Any, trainer: HighrankTrainer, **itera
         path = getattr(cfg, option)
         if path and os.path.isdir(path):  # fairseq would train from random weights
             raise UserError(f"{flag(option)} {path} is a folder; name a checkpoint in it")
-    suffix = trainer.checkpoint_suffix
+    path = cfg.restore_file.replace(".pt", f"{trainer.checkpoint_suffix}.pt")
     if cfg.restore_file == LAST:
         cfg = _with_newest(cfg, trainer)
-    elif not PathManager.exists(path := cfg.restore_file.replace(".pt", f"{suffix}.pt")):
+    elif not os.path.exists(path):
         raise FileNotFoundError(f"--restore-file {path} does not exist")
     loaded, is_master = stock(cfg, trainer, **iterator), trainer.is_data_parallel_master
     if isinstance(trainer.optimizer, FP16Optimizer) and is_master and not cfg.no_save:
@@ -285,18 +284,17 @@ def load_checkpoint(stock: Callable, cfg: Any, trainer: HighrankTrainer, **itera
 
 def _with_newest(cfg: Any, trainer: HighrankTrainer) -> Any:
     """Return the options with the file to restore from, as the first process has chosen it."""
-    suffix = trainer.checkpoint_suffix
-    last = os.path.join(cfg.save_dir, LAST.replace(".pt", f"{suffix}.pt"))
-    if cfg.no_save or PathManager.path_requires_pathmanager(last):
+    last = os.path.join(cfg.save_dir, LAST)
+    # files with a suffix, as of shards, are left to fairseq
+    if cfg.no_save or trainer.checkpoint_suffix:
         return cfg
-    sharded = trainer.is_fsdp and trainer.cfg.distributed_training.use_sharded_state
     chosen, problem = "", ""
-    if sharded or trainer.data_parallel_rank == 0:
+    if trainer.data_parallel_rank == 0:
         try:
-            chosen = choose(cfg, suffix)
+            chosen = choose(cfg)
         except UserError as error:
             problem = str(error)
-    if trainer.data_parallel_world_size > 1 and not sharded:
+    if trainer.data_parallel_world_size > 1:
         group, device = trainer.data_parallel_process_group, trainer.device
         chosen, problem = distributed_utils.broadcast_object(
             (chosen, problem), src_rank=0, group=group, dist_device=device
@@ -305,15 +303,14 @@ def _with_newest(cfg: Any, trainer: HighrankTrainer) -> Any:
         raise UserError(problem)
     if chosen != last:
         cfg = copy(cfg)
-        cfg.restore_file = chosen.removesuffix(f"{suffix}.pt") + ".pt"  # fairseq adds the suffix
-        cfg.finetune_from_model = None
+        cfg.restore_file, cfg.finetune_from_model = chosen, None
     return cfg
 
 
-def choose(cfg: Any, suffix: str) -> str:
+def choose(cfg: Any) -> str:
     """Return the file to restore from: the last checkpoint, or the newest one that is whole."""
-    last = os.path.join(cfg.save_dir, LAST.replace(".pt", f"{suffix}.pt"))
-    found = glob.glob(os.path.join(glob.escape(cfg.save_dir), f"checkpoint*{suffix}.pt"))
+    last = os.path.join(cfg.save_dir, LAST)
+    found = glob.glob(os.path.join(glob.escape(cfg.save_dir), "checkpoint*.pt"))
     others = sorted((path for path in found if path != last), key=progress_of, reverse=True)
     is_missing = not os.path.lexists(last)
     fresh_start = cfg.reset_dataloader or cfg.reset_optimizer or cfg.continue_once

@@ -229,9 +229,8 @@ def shared_dictionary_size(recipe: str, system: Configuration, reference: Config
         size = size if settings.data is None else settings.data.vocab_size
         if size is None:
             raise ConfigurationError(
-                f"{recipe}: the configuration does not state the number of words; give --words, "
-                "or --data with the binarised text, to highrank match, or `words` in `match` of a "
-                "study"
+                f"{recipe}: the configuration does not state the number of words; give --words to "
+                "highrank match, or `words` in `match` of a study"
             )
         sizes.append(size)
     if sizes[0] != sizes[1]:

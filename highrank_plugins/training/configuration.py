@@ -227,12 +227,6 @@ def _contradictions(tree: Tree) -> Iterator[str]:
                     f"{tree.place((block, name))}: {block}.{name}: {options[name]!r}, but {fact}; "
                     f"remove {block}.{name}, which follows {fact.partition(' ')[0]}"
                 )
-    language = train.get("target_lang")
-    if language is not None and train.get("source_lang") == language:
-        yield (
-            f"{tree.place(('train', 'target_lang'))}: train.target_lang: {language!r} is "
-            "train.source_lang, too; give two languages"
-        )
 
 
 def load(path: Path, overrides: list[str] | None = None) -> Configuration:

@@ -10,7 +10,6 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, NoReturn
 
@@ -73,22 +72,20 @@ def free_options(options: Mapping[str, Any]) -> tuple[Sequence[str], Sequence[st
     )
 
 
-def measure(options: Mapping[str, Any], data: Path | str | int) -> ModelSize:
-    """Return the cost of the model of these fairseq-train options, on data or a number of words."""
-    args, model = _built(options, data)
-    free_options(options)  # refuses a trunk whose products and sizes are unknown
-    numbers = {name: value for name, value in vars(args).items() if type(value) is int}
-    return ModelSize(_parameters(model), _compute(model), numbers)
+def measure(options: Mapping[str, Any], words: int) -> ModelSize:
+    """Return the cost of the model of these fairseq-train options, for a number of words.
 
-
-def _built(options: Mapping[str, Any], data: Path | str | int) -> tuple[Namespace, Any]:
-    """Return options as fairseq reads them, and their model, which takes no memory for weights."""
+    The model takes no memory for weights.
+    """
     highrank_plugins.register()
-    from fairseq import tasks
     from fairseq.options import get_training_parser, parse_args_and_arch  # patched by hooks
 
-    args = parse_args_and_arch(get_training_parser(), [str(data), *words_of(options)])
-    return args, on_meta(args, task_of(data) if isinstance(data, int) else tasks.setup_task(args))
+    args = parse_args_and_arch(get_training_parser(), ["data", *words_of(options)])
+    model = on_meta(args, task_of(words))
+    free_options(options)  # refuses a trunk whose products and sizes are unknown
+    numbers = {name: value for name, value in vars(args).items() if type(value) is int}
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return ModelSize(parameters, _compute(model), numbers)
 
 
 def task_of(target: int, source: int | None = None) -> Any:
@@ -118,10 +115,6 @@ def on_meta(args: Namespace, task: Any) -> Any:
             return build_model(cfg, task)
     except AssertionError as error:  # so fairseq refuses sizes
         raise UserError(f"fairseq refuses the sizes of {args.arch}: {error}") from None
-
-
-def _parameters(model: Any) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def _compute(model: Any) -> int:
@@ -172,7 +165,7 @@ def solve(
     options: Mapping[str, Any],
     reference: Mapping[str, Any],
     by: By,
-    data: Path | str | int,
+    words: int,
     free: Sequence[str] = (),
     step: int = 4,
 ) -> Match:
@@ -181,27 +174,27 @@ def solve(
     They are multiples of `step` and of the numbers of heads. Widths change in proportion. Where a
     step of them is too much, other sizes fill up the rest.
     """
-    target = measure(reference, data)
-    start = measure(options, data)
+    target = measure(reference, words)
+    start = measure(options, words)
     widths, fill = (free, ()) if free else free_options(options)
     widths = [name for name in widths if name in start.options or name in free]
     if by == "width":
         same = {n: target.options[n] for n in (*widths, *fill) if n in target.options}
         if not same:
             raise ValueError(f"the two models share no size among {', '.join([*widths, *fill])}")
-        return Match(same, measure({**options, **same}, data), target)
+        return Match(same, measure({**options, **same}, words), target)
     values = {name: _size(name, start) for name in [*widths, *fill]}
     heads = [n for name, n in start.options.items() if name.endswith("attention_heads")]
     step = math.lcm(step, *heads)
     found: list[Match] = []
 
     def excess(sizes: Mapping[str, int]) -> int:
-        return measure({**options, **sizes}, data).of(by) - target.of(by)
+        return measure({**options, **sizes}, words).of(by) - target.of(by)
 
     for names, multiple in ((widths, step), (fill, step), (fill, 1)):
         if names:
             values |= _closest(values, names, multiple, excess)
-            size = measure({**options, **values}, data)
+            size = measure({**options, **values}, words)
             found.append(Match(dict(values), size, target))
             if abs(found[-1].deviation(by)) <= TOLERANCE:
                 return found[-1]

@@ -73,7 +73,6 @@ REFUSED = [
     (f"launch --processes 1 --submit {TRAIN}", "need --slurm FILE"),
     (f"launch --processes 1 --slurm j --prologue wrong.sh {TRAIN}", "wrong.sh: line 2: syntax"),
     (f"launch --processes 1 --slurm text --prologue text {TRAIN}", "--slurm text would replace an"),
-    (f"launch --processes 1 --slurm j --submit {TRAIN}", "--submit: sbatch is missing"),
     (f"{DRY} --arch transformer --max-tokenz 5", "mean '--max-tokens'"),
     (f"{DRY} --arch transformer_mox", "'transformer_mo"),
     (f"{DRY} --arch transformer_mos --head-components 0", "--head-components must be at least"),

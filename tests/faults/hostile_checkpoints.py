@@ -20,70 +20,46 @@ from tests.faults.observing import CANARY
 Writer = Callable[[Path], None]
 # arguments → functions by which a pickle runs or writes something; {} is the canary's path
 GROUPS: list[tuple[tuple, str]] = [
-    (("touch {}",), """os.system posix.system os.popen subprocess.getoutput
-        asyncio.create_subprocess_shell"""),
-    ((["touch", "{}"],), "subprocess.Popen subprocess.call subprocess.check_output pty.spawn"),
-    (("open('{}', 'w')",), "builtins.eval builtins.exec timeit.timeit cProfile.run pdb.run"),
-    (("open('{}', 'w')", {}), "runpy._run_code numpy.testing._private.utils.runstring"),
-    (("open('{}', 'w')", "x", "exec"), "builtins.compile"),
-    (("antigravity",), "builtins.__import__ importlib.import_module"),
-    (("{}",), """os.mkdir pathlib.PosixPath logging.FileHandler sqlite3.connect numpy.load
-        torch.load torch.jit.load fairseq.file_io.PathManager.mkdirs"""),
-    (("{}", "w"), "builtins.open zipfile.ZipFile tarfile.open"),
-    (("{}", [1]), "numpy.save"),
-    ((1, "{}"), "torch.save"),
-    (("{}.py",), "runpy.run_path"),
+    (("touch {}",), "os.system posix.system subprocess.getoutput"),
+    ((["touch", "{}"],), "subprocess.Popen pty.spawn"),
+    (("open('{}', 'w')",), "builtins.eval builtins.exec timeit.timeit"),
+    (("open('{}', 'w')", {}), "numpy.testing._private.utils.runstring"),
+    (("antigravity",), "builtins.__import__"),
+    (("{}",), "pathlib.PosixPath torch.load fairseq.file_io.PathManager.mkdirs"),
+    (("{}", "w"), "builtins.open"),
     (("{}.so",), "ctypes.CDLL"),
-    (("HOME", "{}"), "os.putenv"),
-    (("/etc/passwd", "{}"), "os.symlink"),
     (("/etc/hostname", "{}"), "shutil.copyfile"),
     (("file:///etc/hostname", "{}"), "urllib.request.urlretrieve"),
-    (("file://{}",), "webbrowser.open"),
     (("x: {}",), "omegaconf.OmegaConf.create"),
-    (("x", "y"), "torch.hub.load"),
-    (("system",), "operator.attrgetter"),
-    (("write_text", "x"), "operator.methodcaller"),
     ((os.system, "__self__"), "builtins.getattr"),
-    ((os.system, ["touch {}"]), "builtins.map"),
     ((os.system, "touch {}"), "functools.partial"),
     ((b"cos\nsystem\n(S'touch {}'\ntR.",), "pickle.loads"),
-    (("pickle", b""), "torch.utils.data.datapipes.utils.decoder.basichandlers"),
     ((argparse.Namespace(user_dir="{}"),), "fairseq.utils.import_user_module"),
     ((b"/bin/touch", [b"touch", b"{}"], []), "multiprocessing.util.spawnv_passfds"),
-    ((), "code.interact bdb.Bdb"),
-]  # fmt: skip
+]
 CALLS = [(name, arguments) for arguments, names in GROUPS for name in names.split()]
 PLACES = ("model", "cfg", "args", "extra_state", "optimizer_history", "task_state")
 EVIL = "[open('{}', 'w').close()]"
 # configurations that stock fairseq evaluates, resolves, reads files of, or builds in full
 FIELDS: dict[str, dict[str, object]] = {
     "eval in adaptive_softmax_cutoff": {"adaptive_softmax_cutoff": EVIL},
-    "eval in decoder_layers": {"_name": "fconv", "encoder_layers": EVIL},
     "eval in decoder_attention": {"_name": "fconv", "decoder_attention": EVIL},
-    "eval in character_filters": {
-        "_name": "transformer_lm", "character_embeddings": True, "character_filters": EVIL,
-    },
     "eval in encoder_conv_channels": {"_name": "s2t_transformer", "conv_channels": EVIL},
-    "eval in lightconv": {"_name": "lightconv", "encoder_kernel_size_list": EVIL},
     "resolves the environment": {"encoder_embed_path": "${oc.env:HOME}"},
-    "resolves a decoder": {"encoder_embed_path": "${oc.decode:${oc.env:HOME}}"},
     "resolves another key": {"dropout": "${..task.data}"},
     "reads endless embeddings": {"encoder_embed_path": "/dev/zero"},
     "embeddings of a secret": {"decoder_embed_path": "/etc/passwd"},
     "an unknown model": {"_name": "os.system"},
     "large: 10⁹ layers": {"decoder_layers": 10**9},
     "large: 10⁷ dimensions": {"decoder_embed_dim": 10**7},
-    "large: 10⁸ inner dimensions": {"encoder_ffn_embed_dim": 10**8},
     "10⁹ positions": {"max_source_positions": 10**9, "encoder_learned_pos": True},
     "10⁹ positions of sines": {"max_target_positions": 10**9},
-    "large: 10⁶ components": {"head_components": 10**6},
-    "large: 10⁸ gate dimensions": {"head": "mixtape", "head_gate_dim": 10**8},
     "large: 10⁹ knots": {"head_pointwise": "plif", "head_plif_knots": 10**9},
     "large: 10⁶ heads": {"decoder_attention_heads": 10**6},
     "negative dimensions": {"decoder_embed_dim": -32},
     "dimensions of text": {"decoder_embed_dim": "32; touch {}"},
     "infinite dropout": {"dropout": float("inf")},
-}  # fmt: skip
+}
 
 
 class _Named:

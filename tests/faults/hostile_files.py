@@ -26,12 +26,9 @@ def binarised(canary: Path) -> Iterator[tuple[str, Change]]:
     yield "10¹⁸ sentences", index(header + struct.pack("<Q", 10**18))
     yield "a sentence of 2³¹ words", index(header + struct.pack("<QiQ", 1, 2**31 - 1, 0))
     yield "a pointer of 2⁶²", index(header + struct.pack("<QiQ", 1, 3, 2**62))
-    yield "a negative pointer", index(header + struct.pack("<Qiq", 1, 3, -4096))
     yield "a negative length", index(header + struct.pack("<QiQ", 1, -3, 0))
     yield "an unknown type", index(header[:-1] + b"\xff" + struct.pack("<Q", 0))
-    yield "version 2⁶³", index(header[:9] + struct.pack("<QBQ", 2**63, 4, 0))
     yield "the old format", index(b"TNTIDX\x00\x00" + struct.pack("<QQQQ", 1, 4, 2**40, 2**40))
-    yield "Huffman's format", index(b"HUFFIDX\x00\x00" + struct.pack("<QQ", 1, 2**60))
     yield "a pickle", index(b"cos\nsystem\n(S'touch " + str(canary).encode() + b"'\ntR.")
     yield "index is a pipe", _put(f"{name}.idx", None)
     yield "data is a pipe", _put(f"{name}.bin", None)
@@ -51,7 +48,6 @@ def dictionaries(canary: Path) -> Iterator[tuple[str, Change]]:
     contents = {
         "a negative count": b"a -5\nb 3\n",
         "27 digits": b"a 999999999999999999999999999\n",
-        "5,000 digits": b"a " + b"9" * 5000 + b"\n",
         "no count": b"a\nb\n",
         "an expression": b"a __import__('os').getpid()\n",
         "latin-1": b"sch\xf6n 3\n",
@@ -59,7 +55,6 @@ def dictionaries(canary: Path) -> Iterator[tuple[str, Change]]:
         "a word twice": b"a 3\na 2\n",
         "overwritten special words": b"</s> 3 #fairseq:overwrite\n<pad> 3 #fairseq:overwrite\n",
         "shell words": f"{commands} 3\n".encode(),
-        "script": f"<script>open('{canary}')</script> 3\n".encode(),
         "signs for terminals": b"\x1b]0;x\x07\x1b[2J 3\n\xe2\x80\xae 2\n",
         "a word of 8 MB": b"a" * (8 << 20) + b" 3\n",
         "empty": b"",
@@ -109,7 +104,6 @@ def archives(canary: Path) -> Iterator[tuple[str, Change]]:
     yield "a name twice.tar", lambda path: _tar(path, _member("a", b"x"), _member("a", b"y"))
     yield "shell words.tar", lambda path: _tar(path, _member(SHELL.format(c=canary.name), b"x"))
     yield "header of 300 MB.tgz", _long_header
-    yield "sparse.tar", _sparse
     yield "bomb.gz", lambda path: _gzip_zeros(path, 1 << 30)
     yield "bomb.zip", lambda path: _zip(path, "a", bytes(1 << 29))
     yield "wrong size.zip", _overlapping
@@ -125,13 +119,10 @@ def yamls(canary: Path) -> Iterator[tuple[str, str]]:
     """Yield texts of configurations."""
     nested = "".join(f"a{i}: &a{i} {{x: *a{i - 1}, y: *a{i - 1}}}\n" for i in range(1, 25))
     yield "python object", f"train: !!python/object/apply:os.system ['touch {canary}']\n"
-    yield "python name", "train: {lr: !!python/name:os.system }\n"
-    yield "python module", "train: !!python/module:antigravity\n"
     yield "python new", f"train: !!python/object/new:subprocess.Popen [[touch, '{canary}']]\n"
     yield "aliases", "a0: &a0 {x: 1}\n" + nested
     yield "recursive", "train: &a {lr: *a}\n"
     yield "deep mappings", "{a: " * 3000 + "}" * 3000
-    yield "deep lists", "[" * 5000 + "]" * 5000
     yield "merge", "a: &a {lr: 1}\ntrain: {<<: *a}\n"
     yield "environment", "train: {lr: '${oc.env:HOME}'}\n"
     yield "base above", "base: ../../../../../etc/passwd\n"
@@ -172,14 +163,11 @@ def exported(canary: Path) -> Iterator[tuple[str, Change]]:
     yield "eval", config(model__adaptive_softmax_cutoff=code)
     yield "environment", config(task__data="${oc.env:HOME}")
     yield "10⁹ layers", config(model__decoder_layers=10**9)
-    yield "10⁶ components", config(model__head_components=10**6)
     yield "user_dir", config(common={"user_dir": str(canary.parent / "hostile_module")})
     yield "language above", config(task__source_lang="../../x")
     yield "sums above", config(sha256={"../../../etc/passwd": "0" * 64})
-    yield "sums of /dev/zero", config(sha256={"/dev/zero": "0" * 64})
     yield "training is a list", config(training=[1])
     yield "deep lists", _put("config.json", b"[" * 100_000)
-    yield "no object", _put("config.json", b"3")
     yield "NaN", _put("config.json", b"NaN")
     yield "config is a pipe", _put("config.json", None)
     yield "header of 2⁶² bytes", weights(struct.pack("<Q", 2**62) + b"{}")
@@ -243,17 +231,6 @@ def _long_header(path: Path) -> None:
         file.write(member.tobuf(tarfile.GNU_FORMAT))
         for _ in range(300):
             file.write(b"a" * (1 << 20))
-
-
-def _sparse(path: Path) -> None:
-    member = tarfile.TarInfo("a")
-    member.type = tarfile.GNUTYPE_SPARSE
-    header = bytearray(member.tobuf(tarfile.GNU_FORMAT))
-    header[386:410] = b"00000000000\x0000000000000\x00"[:24]
-    header[483:495] = b"77777777777\x00"
-    header[148:156] = b" " * 8
-    header[148:156] = f"{sum(header[:512]):06o}\0 ".encode()
-    path.write_bytes(bytes(header) + bytes(1024))
 
 
 def _overlapping(path: Path) -> None:

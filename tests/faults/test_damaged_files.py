@@ -13,8 +13,6 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary, data_utils
 
-import highrank_plugins.hooks.checkpoints
-import highrank_plugins.hooks.data_checks
 from highrank_plugins.common.checkpoint_file import DamagedArchiveError, check_archive
 from highrank_plugins.common.files import write_sums
 from tests.compat.conftest import data, translator
@@ -107,7 +105,6 @@ def test_damaged_binarised_data_is_refused(data, tmp_path, name, counts):
     write_sums(folder)
 
     def load():
-        highrank_plugins.hooks.data_checks._check_split.cache_clear()
         dictionary = Dictionary.load(str(folder / "dict.xx.txt"))
         dataset = data_utils.load_indexed_dataset(str(folder / "train.xx-yy.xx"), dictionary)
         text = [dataset[index].tolist() for index in range(len(dataset))]

@@ -86,12 +86,11 @@ def test_what_a_checkpoint_leaves_without_values_is_not_evaluated(data, tmp_path
 @pytest.mark.parametrize(
     ("what", "words", "message"),
     [
-        ("weights", ["--restore-file"], f"NaN or infinite .{WEIGHT}.*--lr$"),
-        ("weights", ["--finetune-from-model"], f"NaN or infinite .{WEIGHT}.*--lr$"),
-        ("weights", [], "move this one away"),
-        ("moments", [], r"moments .*exp_avg_sq of parameter 1.*--reset-optimizer"),
+        ("weights", ["--restore-file"], f"first weight {WEIGHT}, "),
+        ("weights", ["--finetune-from-model"], f"first weight {WEIGHT}, "),
+        ("moments", [], "moment exp_avg_sq of parameter 1, .*move this one.*add --reset-optim"),
         ("averages", ["--store-ema", "--allow-changed-options", "--restore-file"],
-         f"averages .*{WEIGHT}.*--store-ema"),
+         f"first average {WEIGHT}, "),
     ],
 )  # fmt: skip
 def test_bad_numbers_are_refused(data, translator, tmp_path, what, words, message):

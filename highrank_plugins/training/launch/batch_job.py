@@ -5,7 +5,6 @@ A training run is a task of srun per process.
 
 import re
 import shlex
-import shutil
 import subprocess
 import unicodedata
 from collections.abc import Iterable, Mapping
@@ -16,8 +15,6 @@ from highrank_plugins.common.stop_request import DIRECTORY, REQUEUE
 from highrank_plugins.training.blocks import LaunchSettings
 from highrank_plugins.training.command_line import by_option
 from highrank_plugins.training.launch.plan import PORT, Plan, environment, rank_words
-
-EARLY = 60  # SLURM may send the signal of --signal this many seconds early
 
 
 def batch_script(
@@ -74,44 +71,19 @@ def check_characters(words: Iterable[str]) -> None:
                 raise ValueError(f"{word!r}: a batch script cannot have {character!r}: remove it")
 
 
-_ELSEWHERE = "submits nothing: remove it, and give it to sbatch yourself, with the script"
-# options that a script cannot have, which sbatch also takes by their first letters
-_REFUSED = {
-    "array": "the script decides whether its job is an array: remove it",
-    "wrap": "the script is the job already: remove it",
-    "tim": "write --time",
-} | dict.fromkeys(("help", "test-only", "usage", "version"), _ELSEWHERE)
-
-
 def parsed(option: str) -> tuple[str, str]:
     """Return name and value of `--name` or `--name=value`; refuse what a script cannot have."""
     found = re.fullmatch(r"--([a-z][a-z-]+)(?:=(.*))?", option, re.DOTALL)
     if found is None or re.search(r"\s-", option):
         raise ValueError("give one option of sbatch by its name, such as --partition=gpu")
-    if why := [why for name, why in _REFUSED.items() if name.startswith(found[1])]:
-        raise ValueError(why[0])
+    if "array".startswith(found[1]):  # sbatch also takes the first letters
+        raise ValueError("the script decides whether its job is an array: remove it")
     return found[1], found[2] or ""
 
 
 def log_pattern(path: object) -> str:
     """Return a path of which SLURM replaces nothing."""
     return str(path).replace("%", "%%")
-
-
-def check_time_limit(limit: str, grace: int) -> None:
-    """Refuse a limit, such as 90 or 1-12:00:00, at which SLURM could ask a job to stop at once."""
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", limit)
-    if found is None:  # UNLIMITED, and what only sbatch can judge
-        return
-    days, *parts = (int(part or 0) for part in found.groups())
-    if found[1] is None and found[4] is None:
-        parts = [0, *parts]  # minutes, and perhaps seconds
-    seconds = ((days * 24 + parts[0]) * 60 + parts[1]) * 60 + parts[2]
-    if 0 < seconds <= grace + EARLY:  # 0: no limit
-        raise ValueError(
-            f"{limit} is {seconds} s, but SLURM asks the job to stop {grace} to {grace + EARLY} s "
-            f"before that; give more than {(grace + EARLY) / 60:g} minutes"
-        )
 
 
 MEETING = "tcp://$host:$port"  # with variables of the script
@@ -186,7 +158,7 @@ def sbatch_script(plan: Plan, job: LaunchSettings) -> str:
         command = command.replace(" \\\n", ' "${container[@]}" \\\n', 1)
     return batch_script(
         "launch --slurm",
-        [*quoted(options), *(_directive(option, job.grace) for option in directives_of(job))],
+        [*quoted(options), *map(_directive, directives_of(job))],
         _PREPARE.format(**values),
         f"USR1 {command}",
         _FINISH.format(**values),
@@ -202,31 +174,18 @@ def _prologue(file: Path) -> str:
     return f"container=()\n{file.read_text(encoding='utf-8').rstrip()}\n"
 
 
-def _directive(option: str, grace: int) -> str:
+def _directive(option: str) -> str:
     """Return an option of --sbatch with its value in quotes, where it needs them."""
     check_characters([option])
-    lower = ""
     try:
         name, value = parsed(option)
-        if name == "time":
-            lower = ", or lower --grace"
-            check_time_limit(value, grace)
     except ValueError as error:
-        raise ValueError(f"--sbatch={option}: {error}{lower}") from None
+        raise ValueError(f"--sbatch={option}: {error}") from None
     try:
         is_word = len(shlex.split(value)) <= 1
     except ValueError:  # a single quote
         is_word = False
     return option if is_word else f"--{name}={shlex.quote(value)}"
-
-
-def require_slurm() -> None:
-    """Refuse to submit where SLURM is missing, before anything is written."""
-    if shutil.which("sbatch") is None:
-        raise ValueError(
-            "--submit: sbatch is missing on this machine; leave --submit out, and submit the "
-            "script where SLURM is"
-        )
 
 
 def submit_once(plan: Plan, job: LaunchSettings, script: Path, text: str) -> str:

@@ -44,7 +44,7 @@ def refuse_missing(words: Sequence[str]) -> None:
     named = [(name, option(words, name) or "") for name in names]
     named += [("DATA", word) for word in words[1:2] if not word.startswith("-")]
     for name, value in named:
-        for path in value.split(":") if "://" not in value else ():
+        for path in value.split(":"):
             if path and not os.path.exists(path):
                 raise UserError(f"{name} {path}: no such file or directory; correct the path")
 

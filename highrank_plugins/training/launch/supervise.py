@@ -146,8 +146,6 @@ def launch(plan: Plan, say: Callable[[str], object]) -> int:
                 open_own(log, "ab").close()  # the processes append to it
             if plan.nodes > 1:
                 torchrun.check_rendezvous(str(plan.rendezvous), plan.timeout, plan.run_id)
-            elif plan.rendezvous is not None:
-                say(f"--rendezvous {plan.rendezvous} is not used: one machine needs no port")
             plan.finished.unlink(missing_ok=True)
             waiting = plan.timeout + torchrun.STARTING_SECONDS
             patience = waiting if plan.nodes > 1 else NEVER

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import signal
 import stat
 import subprocess
@@ -95,18 +94,6 @@ def test_two_nodes_resume_from_the_last_checkpoint_after_a_process_was_killed(
     assert any("Loaded checkpoint" in output for output in outputs)
     assert any(f"num_updates={UPDATES}," in output for output in outputs)
     assert same(parameters(last(tmp_path / "two")), unbroken)
-
-
-@pytest.mark.long
-def test_a_failure_says_where_the_reason_is(mt_data, tmp_path):
-    shutil.copytree(mt_data, tmp_path / "data")
-    (damaged,) = (tmp_path / "data").glob("train.*.de.idx")
-    damaged.write_bytes(b"")
-    process = start(tmp_path / "data", tmp_path / "two", "--processes", 2)
-    *_, said, reason = finish(process, 2).splitlines()
-    log = tmp_path / "two" / "logs" / re.search(r"exit code 2 \(see (rank\d\.log)\)", said)[1]
-    assert f"at the end of {log.parent}/rank*.log" in reason
-    assert damaged.name in log.read_text().splitlines()[-1]
 
 
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
