@@ -14,7 +14,6 @@ TRAIN = "-- fairseq-train data --arch transformer --save-dir save --max-tokens 1
 DRY = "launch --processes 1 --dry-run -- fairseq-train data --save-dir save --max-tokens 100"
 SCORE = "evaluate score generated reference --output scores.json --hypotheses test.de"
 GERMAN = "compounds are split for German only (--tokenise de)"
-ONE_TRY = "--numbers, --faults and --kernels: run them one after the other"
 REFUSED = [
     ("docter", "unknown command 'docter'; did you mean 'doctor'?"),
     ("list heads --user-dir data", "--user-dir data: the folder has no __init__.py; name the f"),
@@ -22,7 +21,6 @@ REFUSED = [
     (f"{CONFIGURE} --set user_dir=data", "train.user_dir data: the folder has no __init__.py; n"),
     ("doctor --fault", "--faults"),
     ("doctor .", "no effect without --faults"),
-    ("doctor --faults --numbers", ONE_TRY),
     ("doctor --output numbers.json", "numbers.json has no effect without --numbers"),
     ("model import empty --output o", "empty/config.json: no such file or directory"),
     ("model export empty --output o --license MIT", "empty is a folder; a file is needed here"),
