@@ -52,9 +52,7 @@ def require_code(option: str, folder: Path) -> None:
     """Check that fairseq finds code in a folder; it takes any other for an empty package."""
     if any((folder / name).exists() for name in ("__init__.py", "models", "tasks")):
         return
-    what = "not a folder" if folder.exists() else "no such folder"
-    what = "the folder has no __init__.py" if folder.is_dir() else what
-    raise ValueError(f"{option} {folder}: {what}; name the folder of a package with layers")
+    raise ValueError(f"{option} {folder}: no __init__.py there; name the folder of a package")
 
 
 # parsing the option imports the package, so few commands read its value
@@ -99,7 +97,7 @@ def refuse_idle(options: BlockOptions, used: Collection[str], why: str) -> None:
     """Refuse options that are given, not among the `used`, and so would change nothing."""
     for name, field in type(options).model_fields.items():
         if name not in used and getattr(options, name) != field.default:
-            shown: Any = field.json_schema_extra or {}
+            shown: Any = field.json_schema_extra
             word = shown.get("words", flag(name))
             raise ValueError(f"{word}: changes nothing {why}; leave it out")
 

@@ -50,7 +50,8 @@ def option(
     le: float | None = None,
 ) -> Any:
     """Return a field with its help and bounds; `shown` has a metavar, or the words of a flag."""
-    return Field(default, description=text, json_schema_extra=shown, ge=ge, le=le)
+    of_typer = {**(shown or {}), "min": ge, "max": le}
+    return Field(default, description=text, json_schema_extra=of_typer, ge=ge, le=le)
 
 
 class BlockOptions(BaseModel):
