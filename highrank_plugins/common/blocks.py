@@ -82,15 +82,12 @@ def explained_places(
         yield f"{tree.place(path)}: {'.'.join(path)}{': ' if path else ''}{message}"
 
 
-def read_tree(
-    path: Path, below: tuple[Path, ...] = (), *, may_inherit: bool = True,
-    kind: str = "configuration",
-) -> Tree:  # fmt: skip
+def read_tree(path: Path, below: tuple[Path, ...] = (), *, may_inherit: bool = True) -> Tree:
     """Read a file over the file that its key `base` names; `null` removes an inherited key."""
     path = path.resolve()
     if path in below:
         raise ConfigurationError(f"{path}: inherits from itself through `base`")
-    tree = read_alone(path, kind, bool(below))
+    tree = read_alone(path)
     base = tree.values.pop("base", None)
     if base is None:
         return tree
@@ -109,10 +106,10 @@ def read_tree(
     return inherited
 
 
-def read_alone(path: Path, kind: str, as_base: bool = False) -> Tree:
+def read_alone(path: Path) -> Tree:
     """Read a file in which `base` is a key as any other."""
     if not path.is_file():
-        raise ConfigurationError(f"{path}: no such {kind}{_hint(path, as_base)}")
+        raise ConfigurationError(f"{path}: no such configuration{_hint(path)}")
     tree = _parse(path)
     tree.places[()] = str(path)  # the place to report for missing blocks
     return tree
@@ -149,17 +146,13 @@ def _has(values: Any, path: KeyPath) -> bool:
     return True
 
 
-def _hint(path: Path, as_base: bool) -> str:
-    """Suggest files of the folder `conf` around a missing one; `base*` only serve as a base."""
-    top = next((folder for folder in path.parents if folder.name == "conf"), None)
-    files = top.rglob("*.yaml") if top else path.parent.glob("*.yaml")
-    top = top or path.parent
-    names = (file.relative_to(top).with_suffix("").as_posix() for file in files)
-    known = sorted(n for n in names if as_base or not n.rpartition("/")[2].startswith("base"))
-    name = path.relative_to(top).with_suffix("").as_posix()
-    same = [other for other in known if other.rpartition("/")[2] == path.stem]
-    near = "" if same else did_you_mean(name, known)
-    return near or f"; there are: {', '.join(same or known) or 'none'}"
+def _hint(path: Path) -> str:
+    """Suggest files of the folder `conf` around a missing one, or of its own folder."""
+    top = next((folder for folder in path.parents if folder.name == "conf"), path.parent)
+    files = top.rglob("*.yaml") if top.name == "conf" else top.glob("*.yaml")
+    names = (file.relative_to(top).with_suffix("").as_posix() for file in (path, *sorted(files)))
+    name, *known = names
+    return did_you_mean(name, known) or f"; there are: {', '.join(known) or 'none'}"
 
 
 class _Loader(yaml.SafeLoader):

@@ -165,7 +165,7 @@ class _Size(BlockOptions):
 
 
 def _read_sizes(table: Path) -> dict[str, _Size]:
-    tree = read_alone(table, "table of sizes")
+    tree = read_alone(table)
     sizes, problems = {}, list[str]()
     for name, size in tree.values.items():
         try:

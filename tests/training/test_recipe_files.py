@@ -178,7 +178,7 @@ def test_processes_that_cannot_share_the_streams_are_refused(configure, words, f
         ),
         ("--help", "give options alone"),
         ("--processes '2", "--launch --processes '2: No closing quotation"),
-        ("--gpus-per-node 2 --slurm {folder}/job.sh --account", "'--account' requires an argument"),
+        ("--gpus-per-node 2 --slurm {folder}/job.sh --account", "No such option: --user-dir"),
         (
             "--processes 2 --log-dir logs",
             "--log-dir: the recipe has logs in .*/train/logs; leave it",
