@@ -185,6 +185,8 @@ class LazyCommands(TyperGroup):
         """Return name, subcommand and remaining arguments; an unknown name is an error."""
         if args[0] not in COMMANDS:
             ctx.fail(f"unknown command {args[0]!r}{did_you_mean(args[0], COMMANDS)}")
+        if args[0] == "launch" and "fairseq-train" in args and "--" not in args:
+            ctx.fail("write -- before the command: highrank launch -- fairseq-train …")
         return super().resolve_command(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

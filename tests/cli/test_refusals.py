@@ -80,6 +80,7 @@ REFUSED = [
     (f"launch --nodes 4 --slurm job.sh {TRAIN}", "--gpus-per-node N (or --processes N on CPUs)"),
     (f"launch --processes 1 --slurm j --rendezvous a:1 {TRAIN}", "--rendezvous: SLURM tells"),
     (f"launch --processes 1 --slurm j --max-restarts 1 {TRAIN}", "--max-restarts: a SLURM job"),
+    ("launch fairseq-train . --zz", "write -- before the command: highrank launch -- fairseq-t"),
 ]  # fmt: skip
 # wrong paths and names, which the message repeats
 WRONG = """\
