@@ -218,11 +218,7 @@ def _plain(
         parts = enumerate(node.value)
         return [_plain(loader, part, file, (*path, str(n)), places) for n, part in parts]
     if not isinstance(node, yaml.MappingNode):
-        try:
-            return loader.construct_object(node)
-        except ValueError as error:
-            place = f"{file}:{node.start_mark.line + 1}"
-            raise ConfigurationError(f"{place}: not a value: {error}") from None
+        return loader.construct_object(node)
     values: dict[str, Any] = {}
     for key_node, value_node in node.value:
         key = str(_plain(loader, key_node, file, path, places))

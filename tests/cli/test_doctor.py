@@ -118,12 +118,7 @@ def test_a_missing_compiler_is_named_and_hides_no_kernels_of_a_gpu(monkeypatch):
     build.library.cache_clear()
 
 
-@pytest.fixture
-def own_signals(monkeypatch):
-    monkeypatch.setattr("signal.signal", lambda *arguments: None)
-
-
-def test_this_file_system_supports_saves(tmp_path, own_signals):
+def test_this_file_system_supports_saves(tmp_path):
     done = highrank("doctor", tmp_path, "--faults")
     lines = done.stdout.splitlines()
     assert done.exit_code == 0 and len(lines) == 3, done.output
@@ -158,7 +153,7 @@ def locking(is_locked):
         (doctor.os, "link", failing, "hard links: no. Each save copies the checkpoint: plan"),
     ],
 )
-def test_what_a_disk_lacks_is_found(place, name, broken, said, tmp_path, monkeypatch, own_signals):
+def test_what_a_disk_lacks_is_found(place, name, broken, said, tmp_path, monkeypatch):
     monkeypatch.setattr(place, name, broken)
     done = highrank("doctor", tmp_path, "--faults")
     (line,) = (line for line in done.stdout.splitlines() if said in line)

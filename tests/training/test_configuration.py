@@ -156,7 +156,7 @@ def test_a_wrong_override_is_refused_in_one_line(write, overrides, message):
         ("base: base.yaml\ntrain: {lr: 1\n", "bad.yaml:3: invalid YAML"),
         ("just words\n", "bad.yaml: must hold `key: value` lines"),
         ("a: &x {b: 1}\ntrain: *x\n", "bad.yaml:2: invalid YAML: the alias *x is not allowed"),
-        ("base: base.yaml\ntrain:\n  seed: 0x_\n", "bad.yaml:3: not a value: invalid literal"),
+        ("base: base.yaml\ntrain:\n  seed: 0x_\n", "bad.yaml: invalid YAML: invalid literal"),
         ("train: {lr: 1\0}\n", "bad.yaml: invalid YAML: unacceptable character #x0000"),
         ("{a: " * 3000 + "}" * 3000, "bad.yaml: invalid YAML: maximum recursion depth"),
     ],
