@@ -9,7 +9,6 @@ A refusal that goes becomes a row of struck_refusals.tsv, with its reason.
 """
 
 import importlib.util
-import sys
 from pathlib import Path
 
 import pytest
@@ -84,11 +83,3 @@ def test_struck_refusals_have_a_reason_and_are_gone(figures):
     struck = rows("struck_refusals.tsv")
     assert struck and all(len(row) == 2 and len(row[1]) > 10 for row in struck)
     assert [message for message, _ in struck if message in messages] == []
-
-
-def test_the_command_prints_all_figures(figures, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["house_figures.py"])
-    figures.main()
-    printed = capsys.readouterr().out
-    for figure in ("lines of the product", "wrappers", "one MoS loss, fused", "refusals"):
-        assert figure in printed
