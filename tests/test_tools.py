@@ -10,6 +10,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from tests import hydra_compose, tiers
 from tests.built import parse
+from tests.failing_tolerances import _judged
 from tests.trainings import NARROW, OUR_LOSS, TRANSLATION
 
 TESTS = """
@@ -55,6 +56,17 @@ def test_written_durations_forget_what_is_gone():
         assert tiers.function_of(nodeid) == "a.py::test_b"
 
 
+@pytest.mark.parametrize("compare", [torch.testing.assert_close, torch.allclose])
+def test_small_numbers_need_a_small_tolerance(compare):
+    small, judgements = torch.full((3,), 1e-7), []
+    compare = _judged(compare, judgements)
+    compare(small, small, rtol=1e-3, atol=1e-6)
+    compare(small, small, rtol=1e-3, atol=1e-9)
+    compare(torch.zeros(2), torch.zeros(2), rtol=0, atol=1)
+    compare(torch.arange(3), torch.arange(3), rtol=0, atol=9)
+    assert judgements == [False, True]
+
+
 def test_a_test_whose_comparisons_cannot_fail_is_refused(pytester):
     pytester.makeconftest('pytest_plugins = ["tests.failing_tolerances"]')
     pytester.makepyfile(
@@ -64,7 +76,6 @@ def test_a_test_whose_comparisons_cannot_fail_is_refused(pytester):
         "def test_one():\n    compare(1)\n"
         "def test_other():\n    compare(1); compare(0.1)\n"
     )
-    torch.testing.assert_close(*2 * [torch.ones(1)])  # imports what the run inside would forget
     result = pytester.runpytest("-p", "no:cacheprovider")
     result.assert_outcomes(passed=2, errors=1)
     assert "refused.py::test_one" in result.stdout.str().rpartition("short test summary")[2]
