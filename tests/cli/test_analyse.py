@@ -179,7 +179,6 @@ def test_components_report_the_gates_and_the_slopes(stream_data, lm_data, tmp_pa
     [
         (["kld", "--pairs", "1"], "--pairs 1: must be at least 2, for a standard error"),
         (["kld", "--pairs", "10,20"], "--pairs 10,20: give one number, or all"),
-        (["kld", "--pairs", "some"], "--pairs some: expected whole numbers"),
         (["predictions", "--top", "0"], "--top 0: must be at least 1"),
         (["predictions", "--bands", "5,5"], "--bands 5,5: 5 is given twice; give it once"),
         (["spectrum", "--plot", "a.gif"], "--plot a.gif: the name must end with .png"),
