@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
 from itertools import product
@@ -78,11 +77,11 @@ def doctor(
             raise ValueError(f"{given} has no effect without {mode}; add {mode}")
     from highrank_plugins.cli.numbers import compare_numbers
 
-    tries = {
-        partial(compare_numbers, output): numbers, try_kernels: kernels,
-        partial(try_faults, folder or Path()): faults,
-    }  # fmt: skip
-    found = [each() for each, wanted in tries.items() if wanted] or [diagnose()]
+    tries = [
+        (numbers, lambda: compare_numbers(output)), (kernels, try_kernels),
+        (faults, lambda: try_faults(folder or Path())),
+    ]  # fmt: skip
+    found = [each() for wanted, each in tries if wanted] or [diagnose()]
     typer.echo("\n".join(line for lines, _ in found for line in lines))
     raise typer.Exit(0 if all(is_well for _, is_well in found) else 1)
 
