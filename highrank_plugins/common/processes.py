@@ -9,6 +9,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -19,9 +20,10 @@ from highrank_plugins.common.user_error import UserError
 
 _PR_SET_PDEATHSIG = 1
 _CHECKOUT = str(Path(__file__).parents[2])
+_TASK = "PBS_TASKNUM"
 # variables of launchers with the number of processes, and with a rank, which is less than that
-_SIZES = """OMPI_COMM_WORLD_SIZE PMI_SIZE MPI_LOCALNRANKS MV2_COMM_WORLD_SIZE MPIRUN_NPROCS
-    SLURM_STEP_NUM_TASKS PALS_SIZE JSM_NAMESPACE_SIZE HOROVOD_SIZE FLUX_JOB_SIZE
+_SIZES = f"""OMPI_COMM_WORLD_SIZE PMI_SIZE MPI_LOCALNRANKS MV2_COMM_WORLD_SIZE MPIRUN_NPROCS
+    SLURM_STEP_NUM_TASKS PALS_SIZE JSM_NAMESPACE_SIZE HOROVOD_SIZE FLUX_JOB_SIZE {_TASK}
     LSF_PM_TASKID _CONDOR_NPROCS AWS_BATCH_JOB_NUM_NODES""".split()
 _RANKS = """OMPI_COMM_WORLD_RANK PMIX_RANK PMI_RANK MPI_LOCALRANKID MV2_COMM_WORLD_RANK MPIRUN_RANK
     SLURM_PROCID PALS_RANKID ALPS_APP_PE JSM_NAMESPACE_RANK HOROVOD_RANK FLUX_TASK_RANK
@@ -73,6 +75,12 @@ def processes_started(environment: Mapping[str, str]) -> tuple[int, str]:
         names |= dict.fromkeys(_SIZES, 0) | dict.fromkeys(_RANKS, 1)
     given = {name: _NUMBER.fullmatch(environment.get(name, "")) for name in names}
     found = {name: int(n[1][:_ENOUGH]) + names[name] for name, n in given.items() if n}
+    if found.get(_TASK, 0) < 2:
+        found.pop(_TASK, None)  # task 1 is the script of a job of any size
+    else:
+        with suppress(KeyError, OSError):  # the file has a line for each process
+            nodes = Path(environment["PBS_NODEFILE"]).read_text(errors="replace")
+            found[_TASK] = len(nodes.split())
     return max([(1, ""), *((count, name) for name, count in found.items())])
 
 

@@ -85,6 +85,7 @@ SEVERAL = [
     {"RANK": "0", "WORLD_SIZE": "1", "PMI_SIZE": "4"},
     {"TORCHELASTIC_RUN_ID": "left", "OMPI_COMM_WORLD_SIZE": "4"},
     {"HIGHRANK_LAUNCHED": "7", "RANK": "0", "PMI_SIZE": "4"},
+    {"PBS_TASKNUM": "2", "PBS_NODEFILE": "nodes"},
     {"RANK": "0", "WORLD_SIZE": "+04\n"},
 ]
 ALONE = [
@@ -94,13 +95,17 @@ ALONE = [
     {"WORLD_SIZE": "8"},
     {"RANK": "0", "WORLD_SIZE": ""},
     {"PMI_SIZE": "many"},
-    {"PBS_NODENUM": "0"},  # a batch script
+    {"PBS_TASKNUM": "1", "PBS_NODENUM": "0", "PBS_NODEFILE": "nodes"},  # a batch script
+    {"PBS_TASKNUM": "146", "PBS_NODEFILE": "node"},
     {**TORCHRUN, "WORLD_SIZE": "1", "SLURM_STEP_NUM_TASKS": "4"},  # a torchrun in each task
     {"HIGHRANK_LAUNCHED": "7", "RANK": "0", "WORLD_SIZE": "1", "PMI_SIZE": "4"},
 ]
 
 
 def test_processes_started_together_are_counted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("node").write_text("a\n")
+    Path("nodes").write_text("a\na\nb\nb\n")  # the file of PBS for four on two machines
     for environment in SEVERAL:
         count, variable = processes_started(environment)
         assert count == 4 and variable in environment, environment
