@@ -124,11 +124,6 @@ def echo_markdown(page: str, nl: bool = True) -> None:
         typer.echo(page, nl=nl)
 
 
-def is_printed(output: Path | None) -> bool:
-    """Whether --output names no file; `-` is standard output."""
-    return output in (None, Path("-"))
-
-
 def require_file(output: Path | None, option: str = "--output") -> None:
     """Refuse what cannot become a file, before anything is computed."""
     if output is None:
@@ -146,13 +141,13 @@ def print_tables(
     tables: Sequence[Table], output: Path | None = None, format: str | None = None
 ) -> None:
     """Print tables, or write them: drawn by default on a terminal, else as Markdown."""
-    on_terminal = is_printed(output) and sys.stdout.isatty()
+    on_terminal = output in (None, Path("-")) and sys.stdout.isatty()
     print_or_write(FORMATS[format or ("terminal" if on_terminal else "markdown")](tables), output)
 
 
 def print_or_write(text: str, output: Path | None) -> None:
-    """Print a text, or write it into the file of --output, whole or not at all."""
-    if output is None or is_printed(output):
+    """Print a text, or write it into the file of --output, whole or not at all; `-` prints."""
+    if output is None or output == Path("-"):
         typer.echo(text, nl=False)
     else:
         write_text(output, text)

@@ -125,7 +125,7 @@ def override(tree: Tree, assignment: str, default_block: str) -> None:
         value = yaml.load(text, _Loader)
     except _INVALID as error:
         raise ConfigurationError(f"--set {assignment}: {_problem(error)[0]}") from None
-    if value is None and not _has(tree.values, path):  # of a key, or of the block `name`
+    if value is None and path not in tree.places:  # of a key, or of the block `name`
         if name not in tree.values:
             raise ConfigurationError(f"--set {name}=null: there is no {'.'.join(path)} to remove")
         path = (name,)
@@ -136,14 +136,6 @@ def override(tree: Tree, assignment: str, default_block: str) -> None:
         value = {key: value}
     _merge(tree.values, value)
     tree.places[path] = f"--set {assignment}"
-
-
-def _has(values: Any, path: KeyPath) -> bool:
-    for key in path:
-        if not isinstance(values, dict) or key not in values:
-            return False
-        values = values[key]
-    return True
 
 
 def _hint(path: Path) -> str:
