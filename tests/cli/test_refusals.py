@@ -87,7 +87,6 @@ analyse collect zz.pt zz --output out
 analyse spectra zz
 measure kld zz.pt zz
 compare zz
-compare --zz 4
 match zz --to zz
 list heads --user-dir zz
 study zz.yaml
@@ -102,7 +101,6 @@ new out --translation --source cs --target en --data zz
 launch -- fairseq-train zz --arch transformer_mos
 launch -- fairseq-train . --user-dir zz
 launch -- fairseq-train . --finetune-from-model=zz
-bench --zz
 bench estimate zz.yaml
 bench train --device zz
 """
