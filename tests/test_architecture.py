@@ -180,24 +180,6 @@ def test_imports_have_no_cycles():
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}) == {"a", "b", "c"}
 
 
-def test_no_two_classes_have_the_same_name():
-    """Aliases of types count, too; those of commands are options and have the options' names."""
-    places: dict[str, set[str]] = {}
-    for module in MODULES:
-        if part_of(module) == "cli":
-            continue
-        for node in ast.parse(module.read_text()).body:
-            targets = (
-                node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", node)]
-            )
-            for target in targets:
-                name = getattr(target, "name", getattr(target, "id", ""))
-                if isinstance(target, ast.FunctionDef) or not re.match("[A-Z].*[a-z]", name):
-                    continue
-                places.setdefault(name, set()).add(str(module.relative_to(PACKAGE)))
-    assert {name: where for name, where in places.items() if len(where) > 1} == {}
-
-
 def test_bash_reads_neither_yaml_nor_options_of_programs():
     """`highrank train configure` resolves both, and writes what the recipes source."""
     tools = r"\b(sed|awk|grep|cut|tr|yq|python3?)\b"

@@ -37,13 +37,6 @@ def example(request):
     registry.unregister(name)
 
 
-def test_the_modules_of_the_page_pass_the_type_checker(tmp_path):
-    for name in examples(PAGE).keys() - {"recipe", "conf"}:
-        (tmp_path / f"{name}.py").write_text(EXAMPLES[name])
-    assert len([*tmp_path.iterdir()]) == 3
-    run_program([sys.executable, "-m", "mypy", *tmp_path.iterdir()], folder=DOCS.parent)
-
-
 def build(case):
     return case.build(classes=CLASSES, **({"embed_dim": 4} if case.head == "tempered" else {}))
 

@@ -1,4 +1,4 @@
-"""Sort the tests into three tiers by their seconds, and name those that take more than their share.
+"""Sort the tests into three tiers by their seconds.
 
 `durations.json` holds the seconds of each function, all its cases together, that is not fast.
 
@@ -27,16 +27,6 @@ def function_of(nodeid: str) -> str:
 
 def listed() -> dict[str, float]:
     return json.loads(FILE.read_text()) if FILE.exists() else {}
-
-
-def slower(seconds: dict[str, float], entries: dict[str, float]) -> list[str]:
-    """Return a line for each function that takes more than thrice its entry and a second."""
-    shares = {name: 3 * entries.get(name, FAST) + 1 for name in seconds}
-    return [
-        f"{name} took {took:.1f} s, its share is {shares[name]:.1f} s"
-        for name, took in sorted(seconds.items())
-        if took > shares[name]
-    ]
 
 
 def merged(seconds: dict[str, float], entries: dict[str, float]) -> dict[str, float]:
@@ -101,11 +91,6 @@ class Clock:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.seconds[function_of(report.nodeid)] += report.duration
 
-    def pytest_terminal_summary(
-        self, terminalreporter: pytest.TerminalReporter, config: pytest.Config
-    ) -> None:
-        entries = listed()
-        for line in slower(self.seconds, entries):
-            terminalreporter.write_line(line)
+    def pytest_terminal_summary(self, config: pytest.Config) -> None:
         if config.getoption("--write-durations"):
-            FILE.write_text(json.dumps(merged(self.seconds, entries), indent=0) + "\n")
+            FILE.write_text(json.dumps(merged(self.seconds, listed()), indent=0) + "\n")

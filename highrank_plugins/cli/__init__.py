@@ -126,15 +126,9 @@ def _told(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     names = [flag(name)] if kind is bool else []  # typer would add `--no-`
     required = inspect.Parameter.empty
     if hasattr(default, "json_schema_extra"):
-        shown = default.json_schema_extra or {}
-        bounds = {
-            option: getattr(one, bound)
-            for bound, option in (("ge", "min"), ("le", "max"))
-            for one in default.metadata
-            if hasattr(one, bound)
-        }
-        names, metavar = [shown["words"]] if "words" in shown else names, shown.get("metavar")
-        info = typer.Option(*names, help=default.description, metavar=metavar, **bounds)
+        shown = {**default.json_schema_extra}
+        words = [shown.pop("words")] if "words" in shown else names
+        info = typer.Option(*words, help=default.description, **shown)
         default = required if default.is_required() else default.default
     elif isinstance(info, str):
         is_argument = default is required
@@ -197,7 +191,7 @@ class LazyCommands(TyperGroup):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options on one line, so that the help fits a screen, and then the commands."""
-        names = [option.opts[0] for option in self.params if option.name != "show_completion"]
+        names = [option.opts[0] for option in self.params]
         formatter.write_paragraph()
         formatter.write_text(f"Options: {', '.join((*names, '--help'))}")
         self.format_commands(ctx, formatter)
@@ -219,7 +213,7 @@ def as_command(found: typer.Typer | Callable[..., None]) -> Any:
 
 UsageError: Any = typer.BadParameter.__mro__[1]  # of click, of which newer typers have a copy
 app = typer.Typer(cls=LazyCommands, no_args_is_help=True, rich_markup_mode=None,
-                  pretty_exceptions_enable=False)  # fmt: skip
+                  pretty_exceptions_enable=False, add_completion=False)  # fmt: skip
 
 
 @app.callback(invoke_without_command=True)

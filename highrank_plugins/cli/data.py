@@ -14,7 +14,7 @@ from highrank_plugins.common.blocks import option
 from highrank_plugins.common.files import write_sums
 from highrank_plugins.common.folders import new_folder
 from highrank_plugins.common.processes import usable_cores
-from highrank_plugins.common.text_lines import NO_EMPTY_LINES, byte_lines, check_texts, counts_of
+from highrank_plugins.common.text_lines import NO_EMPTY_LINES, check_texts
 from highrank_plugins.data import binarising, corpus_files, parallel
 from highrank_plugins.data.archives import extract
 from highrank_plugins.data.corpora import CorpusOptions, prepare_corpus
@@ -80,11 +80,9 @@ def clean_texts(
 
 def language_pair(text: str) -> tuple[str, str]:
     """Return source and target."""
-    source, comma, target = text.partition(",")
-    if not (source and comma and target) or "," in target:
+    source, _, target = text.partition(",")
+    if not (source and target) or "," in target or source == target:
         raise ValueError(f"--languages {text}: expected SOURCE,TARGET, for example en,de")
-    if source == target:
-        raise ValueError(f"--languages {text}: source and target are the same language")
     return source, target
 
 
@@ -98,13 +96,7 @@ def check_text(
     Takes any number of files. Also refuses lines of more than 1,000 words, NUL, CR, byte order
     marks and words that fairseq reserves.
     """
-    check_texts(files, NO_EMPTY_LINES)
-    for file in files:
-        typer.echo(f"{file}: {counts_of(file)}")
-    rows = zip(*map(byte_lines, files), strict=True)
-    equal = sum(len({line for _, line in row}) < len(row) for row in rows)
-    if equal:
-        typer.echo(f"{equal:,} lines are equal in two files")
+    typer.echo(f"{check_texts(files, NO_EMPTY_LINES):,} lines")
 
 
 def pieces(

@@ -72,23 +72,18 @@ def doctor(
     the error of each and what is allowed, relative to the numbers. Takes
     a minute, on a GPU several.
     """
-    if numbers + faults + kernels > 1:
-        raise ValueError("--numbers, --faults and --kernels: run them one after the other")
     for given, mode, used in ((output, "--numbers", numbers), (folder, "--faults", faults)):
         if given is not None and not used:
             raise ValueError(f"{given} has no effect without {mode}; add {mode}")
-    if numbers:
-        from highrank_plugins.cli.numbers import compare_numbers
+    from highrank_plugins.cli.numbers import compare_numbers
 
-        lines, is_well = compare_numbers(output)
-    elif kernels:
-        lines, is_well = try_kernels()
-    elif faults:
-        lines, is_well = try_faults(folder or Path())
-    else:
-        lines, is_well = diagnose()
-    typer.echo("\n".join(lines))
-    raise typer.Exit(0 if is_well else 1)
+    tries = [
+        (numbers, lambda: compare_numbers(output)), (kernels, try_kernels),
+        (faults, lambda: try_faults(folder or Path())),
+    ]  # fmt: skip
+    found = [each() for wanted, each in tries if wanted] or [diagnose()]
+    typer.echo("\n".join(line for lines, _ in found for line in lines))
+    raise typer.Exit(0 if all(is_well for _, is_well in found) else 1)
 
 
 def try_kernels() -> tuple[list[str], bool]:
@@ -130,13 +125,12 @@ def diagnose() -> tuple[list[str], bool]:
     """Return lines about this machine, its packages and what is wrong, and whether all is well."""
     packages, free = check_packages(), shutil.disk_usage(Path.cwd()).free
     problems = [f"{package.name}: {package.problem}" for package in packages if package.problem]
-    has_torch = any(p.name == "torch" and p.version and not p.problem for p in packages)
     rows = [
         ("python", f"{platform.python_version()}  {sys.executable}"),
         ("platform", platform.platform()),
         ("cores, memory", f"{usable_cores()}, {memory_gib()} GiB"),
         ("free disk", f"{free / 2**30:.1f} GiB here"),
-        *(_devices() if has_torch else []),
+        *([] if problems else _devices()),
         *((package.name, package.version or "-") for package in packages),
     ]
     lines = [f"{name:<18}{value}" for name, value in rows]
@@ -171,7 +165,7 @@ class Package(NamedTuple):
 
 
 def check_packages() -> list[Package]:
-    """Return the state of every requirement, then of this project with fairseq, in ten seconds.
+    """Return the state of every requirement, and of this project if they are there.
 
     Imports happen in another process: a broken package may raise anything, or crash.
     """
@@ -181,21 +175,15 @@ def check_packages() -> list[Package]:
         for needed in map(Requirement, metadata.requires(PROJECT) or [])
         if needed.marker is None or needed.marker.evaluate({"extra": ""})
     ]
-    whole = [package.name.lower() for package in packages if not package.problem]
-    names = [_IMPORT_NAMES.get(name, name.replace("-", "_")) for name in whole]
-    program = _IMPORTS + _REGISTERS * has_fairseq
-    words = python("-c", program, *names, PROJECT)
+    if any(package.problem for package in packages):
+        return packages
+    wanted = [package.name.lower() for package in packages]
+    names = [_IMPORT_NAMES.get(name, name.replace("-", "_")) for name in wanted]
+    words = python("-c", _IMPORTS + _REGISTERS * has_fairseq, *names, PROJECT)
     tried = subprocess.run(words, capture_output=True, text=True)
     reason = (tried.stderr.strip().splitlines() or [f"exit status {tried.returncode}"])[-1]
     last = (tried.stdout.split() or [""])[-1]
-    if tried.returncode and last in names:
-        broken, problem = whole[names.index(last)], f"cannot be imported ({reason}); {SETUP}"
-        packages = [
-            p._replace(problem=problem) if p.name.lower() == broken else p for p in packages
-        ]
-    if any(package.problem for package in packages):
-        return packages
-    failed = f"cannot register with fairseq: {reason}" if tried.returncode else None
+    failed = f"cannot import {last} ({reason}); {SETUP}" if tried.returncode else None
     alone = None if has_fairseq else "fairseq has no build for this Python; the layers work alone"
     return [*packages, Package(PROJECT, highrank_plugins.__version__, failed, alone)]
 
@@ -227,8 +215,6 @@ class Finding(NamedTuple):
 
 def try_faults(folder: Path) -> tuple[list[str], bool]:
     """Return a line for each fault on the disk of a folder, and whether runs survive them all."""
-    # a scheduler's signal removes processes and files
-    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     lines, survived = [], True
     for name, fault in FAULTS.items():
         with TemporaryDirectory(prefix=".highrank-faults-", dir=folder.resolve()) as inner:

@@ -18,8 +18,8 @@ from highrank_plugins.cli import make_group
 from highrank_plugins.cli.options import (
     Data,
     UserDir,
-    is_printed,
     numbers,
+    print_or_write,
     refuse_idle,
     require_file,
 )
@@ -47,11 +47,7 @@ def generate(
     The lines are those of fairseq-generate, sorted by sentence.
     """
     require_file(output)
-    lines = supervise.generated(command, processes)
-    if output is None or is_printed(output):
-        sys.stdout.buffer.writelines(lines)
-    else:
-        write_text(output, b"".join(lines).decode("utf-8"))
+    print_or_write(b"".join(supervise.generated(command, processes)).decode("utf-8"), output)
 
 
 class ScoreOptions(BlockOptions):

@@ -123,7 +123,8 @@ def new(
         raise ValueError("give one of --translation and --language-model")
     if translation != bool(source and target) or (language_model and (source or target)):
         raise ValueError("--translation needs --source and --target, which only it has")
-    _check_name(folder)
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", folder.name):
+        raise ValueError(f"{folder}: runs are named after it; use letters, digits and ._-")
     endings = (source, target) if source and target else ("txt",)
     check_languages(endings)
     parts = find_parts(text, endings) if text else {}
@@ -143,11 +144,6 @@ def new(
         write_text(part / "study.yaml", _study(bool(source)))
         write_text(part / "README.md", _readme(folder, source, target, is_there=bool(parts)))
     typer.echo(f"{folder}: see {folder / 'README.md'}")
-
-
-def _check_name(folder: Path) -> None:
-    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", folder.name):
-        raise ValueError(f"{folder}: runs are named after it; use letters, digits and ._-")
 
 
 def _script(recipe: Path, source: str | None, target: str | None) -> str:

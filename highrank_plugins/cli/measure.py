@@ -82,15 +82,14 @@ def _by_option(kinds: Kinds) -> dict[str, dict[str, inspect.Parameter]]:
 
 
 def _help(of: Mapping[str, inspect.Parameter]) -> str:
-    """Return what an option means to each measure; those of one meaning share it."""
-    meanings: dict[str, list[str]] = {}
+    """Return what an option means to each measure."""
+    said = []
     for name, parameter in of.items():
         default, text = parameter.default, get_args(parameter.annotation)[1]
         shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
         known = shown not in (None, "", inspect.Parameter.empty)
-        text += f" [default: {shown}]" if known else ""
-        meanings.setdefault(text, []).append(name)
-    return " ".join(f"{', '.join(names)}: {text}" for text, names in meanings.items())
+        said.append(f"{name}: {text}{f' [default: {shown}]' if known else ''}")
+    return " ".join(said)
 
 
 def run(

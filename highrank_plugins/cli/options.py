@@ -52,9 +52,7 @@ def require_code(option: str, folder: Path) -> None:
     """Check that fairseq finds code in a folder; it takes any other for an empty package."""
     if any((folder / name).exists() for name in ("__init__.py", "models", "tasks")):
         return
-    what = "not a folder" if folder.exists() else "no such folder"
-    what = "the folder has no __init__.py" if folder.is_dir() else what
-    raise ValueError(f"{option} {folder}: {what}; name the folder of a package with layers")
+    raise ValueError(f"{option} {folder}: no __init__.py there; name the folder of a package")
 
 
 # parsing the option imports the package, so few commands read its value
@@ -99,7 +97,7 @@ def refuse_idle(options: BlockOptions, used: Collection[str], why: str) -> None:
     """Refuse options that are given, not among the `used`, and so would change nothing."""
     for name, field in type(options).model_fields.items():
         if name not in used and getattr(options, name) != field.default:
-            shown: Any = field.json_schema_extra or {}
+            shown: Any = field.json_schema_extra
             word = shown.get("words", flag(name))
             raise ValueError(f"{word}: changes nothing {why}; leave it out")
 
@@ -126,11 +124,6 @@ def echo_markdown(page: str, nl: bool = True) -> None:
         typer.echo(page, nl=nl)
 
 
-def is_printed(output: Path | None) -> bool:
-    """Whether --output names no file; `-` is standard output."""
-    return output in (None, Path("-"))
-
-
 def require_file(output: Path | None, option: str = "--output") -> None:
     """Refuse what cannot become a file, before anything is computed."""
     if output is None:
@@ -148,13 +141,13 @@ def print_tables(
     tables: Sequence[Table], output: Path | None = None, format: str | None = None
 ) -> None:
     """Print tables, or write them: drawn by default on a terminal, else as Markdown."""
-    on_terminal = is_printed(output) and sys.stdout.isatty()
+    on_terminal = output in (None, Path("-")) and sys.stdout.isatty()
     print_or_write(FORMATS[format or ("terminal" if on_terminal else "markdown")](tables), output)
 
 
 def print_or_write(text: str, output: Path | None) -> None:
-    """Print a text, or write it into the file of --output, whole or not at all."""
-    if output is None or is_printed(output):
+    """Print a text, or write it into the file of --output, whole or not at all; `-` prints."""
+    if output is None or output == Path("-"):
         typer.echo(text, nl=False)
     else:
         write_text(output, text)

@@ -123,13 +123,9 @@ def _launch(settings: configuration.Configuration, words: list[str], saved: Path
     given += [*lines.user_dir(train), *lines.words_of(train), "--save-dir", str(saved)]
     with redirect_stdout(StringIO()) as said:
         try:
-            command = as_command(launch)
-            of_launch = typer.Context(command, info_name="highrank launch")
-            # alone, since a last option without its value would take the -- behind it
-            named, *_ = command.make_parser(of_launch).parse_args([*words])
-            if named.get("command") or "help" in named:
+            if {"--", "--help"} & {*words}:
                 raise ValueError("give options alone; the recipe adds the command")
-            context = command.make_context("highrank launch", given)
+            context = as_command(launch).make_context("highrank launch", given)
             found = LaunchSettings(**{n: context.params[n] for n in LaunchSettings.model_fields})
             if found.log_dir is not None:
                 raise ValueError(f"--log-dir: the recipe has logs in {saved}/logs; leave it out")

@@ -50,7 +50,8 @@ def option(
     le: float | None = None,
 ) -> Any:
     """Return a field with its help and bounds; `shown` has a metavar, or the words of a flag."""
-    return Field(default, description=text, json_schema_extra=shown, ge=ge, le=le)
+    of_typer = {**(shown or {}), "min": ge, "max": le}
+    return Field(default, description=text, json_schema_extra=of_typer, ge=ge, le=le)
 
 
 class BlockOptions(BaseModel):
@@ -82,15 +83,12 @@ def explained_places(
         yield f"{tree.place(path)}: {'.'.join(path)}{': ' if path else ''}{message}"
 
 
-def read_tree(
-    path: Path, below: tuple[Path, ...] = (), *, may_inherit: bool = True,
-    kind: str = "configuration",
-) -> Tree:  # fmt: skip
+def read_tree(path: Path, below: tuple[Path, ...] = (), *, may_inherit: bool = True) -> Tree:
     """Read a file over the file that its key `base` names; `null` removes an inherited key."""
     path = path.resolve()
     if path in below:
         raise ConfigurationError(f"{path}: inherits from itself through `base`")
-    tree = read_alone(path, kind, bool(below))
+    tree = read_alone(path)
     base = tree.values.pop("base", None)
     if base is None:
         return tree
@@ -109,10 +107,10 @@ def read_tree(
     return inherited
 
 
-def read_alone(path: Path, kind: str, as_base: bool = False) -> Tree:
+def read_alone(path: Path) -> Tree:
     """Read a file in which `base` is a key as any other."""
     if not path.is_file():
-        raise ConfigurationError(f"{path}: no such {kind}{_hint(path, as_base)}")
+        raise ConfigurationError(f"{path}: no such configuration{_hint(path)}")
     tree = _parse(path)
     tree.places[()] = str(path)  # the place to report for missing blocks
     return tree
@@ -128,7 +126,7 @@ def override(tree: Tree, assignment: str, default_block: str) -> None:
         value = yaml.load(text, _Loader)
     except _INVALID as error:
         raise ConfigurationError(f"--set {assignment}: {_problem(error)[0]}") from None
-    if value is None and not _has(tree.values, path):  # of a key, or of the block `name`
+    if value is None and path not in tree.places:  # of a key, or of the block `name`
         if name not in tree.values:
             raise ConfigurationError(f"--set {name}=null: there is no {'.'.join(path)} to remove")
         path = (name,)
@@ -141,25 +139,13 @@ def override(tree: Tree, assignment: str, default_block: str) -> None:
     tree.places[path] = f"--set {assignment}"
 
 
-def _has(values: Any, path: KeyPath) -> bool:
-    for key in path:
-        if not isinstance(values, dict) or key not in values:
-            return False
-        values = values[key]
-    return True
-
-
-def _hint(path: Path, as_base: bool) -> str:
-    """Suggest files of the folder `conf` around a missing one; `base*` only serve as a base."""
-    top = next((folder for folder in path.parents if folder.name == "conf"), None)
-    files = top.rglob("*.yaml") if top else path.parent.glob("*.yaml")
-    top = top or path.parent
-    names = (file.relative_to(top).with_suffix("").as_posix() for file in files)
-    known = sorted(n for n in names if as_base or not n.rpartition("/")[2].startswith("base"))
-    name = path.relative_to(top).with_suffix("").as_posix()
-    same = [other for other in known if other.rpartition("/")[2] == path.stem]
-    near = "" if same else did_you_mean(name, known)
-    return near or f"; there are: {', '.join(same or known) or 'none'}"
+def _hint(path: Path) -> str:
+    """Suggest files of the folder `conf` around a missing one, or of its own folder."""
+    top = next((folder for folder in path.parents if folder.name == "conf"), path.parent)
+    files = top.rglob("*.yaml") if top.name == "conf" else top.glob("*.yaml")
+    names = (file.relative_to(top).with_suffix("").as_posix() for file in (path, *sorted(files)))
+    name, *known = names
+    return did_you_mean(name, known) or f"; there are: {', '.join(known) or 'none'}"
 
 
 class _Loader(yaml.SafeLoader):
@@ -225,11 +211,7 @@ def _plain(
         parts = enumerate(node.value)
         return [_plain(loader, part, file, (*path, str(n)), places) for n, part in parts]
     if not isinstance(node, yaml.MappingNode):
-        try:
-            return loader.construct_object(node)
-        except ValueError as error:
-            place = f"{file}:{node.start_mark.line + 1}"
-            raise ConfigurationError(f"{place}: not a value: {error}") from None
+        return loader.construct_object(node)
     values: dict[str, Any] = {}
     for key_node, value_node in node.value:
         key = str(_plain(loader, key_node, file, path, places))

@@ -15,7 +15,6 @@ from highrank_plugins.common.user_error import UserError
 
 MAX_WORDS = 1000  # fairseq's models have 1,024 positions
 MAX_PIECES = 10 * MAX_WORDS
-MOST_TYPES = 1_000_000  # different words that are counted, which bounds the memory
 UNKNOWN = "<unk>"
 # fairseq would take them for its own symbols, the last for what pads its dictionaries
 _RESERVED = re.compile(r"(?<!\S)(?:<s>|<pad>|</s>|madeupword\d{4,})(?!\S)")
@@ -128,9 +127,7 @@ def byte_lines(path: Path, may_be_empty: bool = True) -> Iterator[tuple[int, byt
     """Yield number and bytes of each line of a file, plain or NAME.gz; only line feeds end one."""
     require_regular(path)
     if not path.is_file():
-        there = sorted(other.name for other in path.parent.glob(f"{path.stem}.*"))[:8]
-        has = f"; the folder has {', '.join(there)}" if there else ""
-        raise TextError(f"{path}: no such file{has}")
+        raise TextError(f"{path}: no such file")
     number = 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -173,22 +170,6 @@ def paired(paths: Sequence[Path], readers: Iterable[Iterable[Line]]) -> Iterator
 def check_texts(paths: Sequence[Path], rules: TextRules = TextRules()) -> int:
     """Read all bytes once and return the number of lines, the same in each file."""
     return sum(1 for _ in paired(paths, [read_text(path, rules) for path in paths]))
-
-
-def counts_of(path: Path) -> str:
-    """Return how many lines, words and different words a text has, and its longest line."""
-    lines, tokens, longest, types = 0, 0, 0, set[bytes]()
-    for _, line in byte_lines(path):
-        words = line.split()
-        lines += 1
-        tokens, longest = tokens + len(words), max(longest, len(words))
-        if len(types) < MOST_TYPES:
-            types.update(words)
-    more = "over " if len(types) >= MOST_TYPES else ""
-    return (
-        f"{lines:,} lines, {tokens:,} words of {more}{len(types):,} types, the longest line has "
-        f"{longest:,}"
-    )
 
 
 def require_words(path: Path, vocabulary: Container[str]) -> None:

@@ -152,7 +152,7 @@ def wrong(why: str, tree: Tree, *path: str) -> ConfigurationError:
 
 def read_study(file: Path, options: Mapping[str, str] | None = None) -> Study:
     """Read a study; `options`, relative to this directory, replace those of the file."""
-    return study_of(file, read_tree(file, kind="study"), options)
+    return study_of(file, read_tree(file), options)
 
 
 def study_of(file: Path, tree: Tree, options: Mapping[str, str] | None) -> Study:

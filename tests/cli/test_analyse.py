@@ -15,7 +15,7 @@ from highrank_plugins.common.names import Score
 from highrank_plugins.inference.collector import Collector
 from highrank_plugins.measures import find_measure
 from tests.cli import highrank, refused
-from tests.inference.checkpoints import FEW_KNOTS, write_checkpoint
+from tests.inference.checkpoints import write_checkpoint
 from tests.models import small
 from tests.tasks.built import build
 
@@ -154,30 +154,11 @@ def test_kld_of_two_checkpoints_equals_that_of_the_whole_matrices(stream_data, m
     assert score == Score(some["sampled"]["mean"], "contexts:60|pairs:30")
 
 
-def test_components_report_the_gates_and_the_slopes(stream_data, lm_data, tmp_path):
-    built = build(stream_data, "--head-frequent-ratio", 0.5, arch="awd_lstm_lm_mixtape")
-    path = write_checkpoint(tmp_path / "a.pt", built)
-    found = analyse(tmp_path, "components", path, stream_data, *SIZE, "--ends", 4)
-    first, second, rare = found["gates"]
-    assert (first["first"], first["last"], rare["last"]) == (0, 4, len(built.task.dictionary))
-    assert 0 < first["entropy"] < math.log(4) and 0.25 < second["largest"] <= 1
-    words = ["measure", "components", path, stream_data, "--ends", 1000]
-    refused("ends must increase within (0, ", *words)
-    built = small.build(lm_data, "transformer_lm_plif", *FEW_KNOTS)
-    path = write_checkpoint(tmp_path / "b.pt", built)
-    found = analyse(tmp_path, "components", path, lm_data, *SIZE)
-    slopes = torch.nn.functional.softplus(built.model.head.pointwise.slope_logits.double())
-    assert found["slopes"]["mean"] == pytest.approx(slopes.mean().item(), rel=1e-4)
-    z, f = found["curve"]
-    assert z[0] == -20 and f == sorted(f)
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["kld", "--pairs", "1"], "--pairs 1: must be at least 2, for a standard error"),
         (["kld", "--pairs", "10,20"], "--pairs 10,20: give one number, or all"),
-        (["kld", "--pairs", "some"], "--pairs some: expected whole numbers"),
         (["predictions", "--top", "0"], "--top 0: must be at least 1"),
         (["predictions", "--bands", "5,5"], "--bands 5,5: 5 is given twice; give it once"),
         (["spectrum", "--plot", "a.gif"], "--plot a.gif: the name must end with .png"),

@@ -58,18 +58,16 @@ def broken_module(monkeypatch, tmp_path):
 
 def test_a_package_that_cannot_be_imported_is_named(broken_module, monkeypatch):
     for code, words in (
-        ("raise ValueError('wrong ABI')", "ValueError: wrong ABI"),
-        ("import os; os._exit(3)", "exit status 3"),
+        ("raise ValueError('wrong ABI')", "tqdm (ValueError: wrong ABI)"),
+        ("import os; os._exit(3)", "tqdm (exit status 3)"),
     ):
         broken_module("tqdm", code)
-        good, broken = doctor.check_packages()
-        assert (good.problem, broken.name) == (None, "tqdm")
-        assert words in broken.problem and doctor.SETUP in broken.problem
+        assert doctor.check_packages()[-1].problem == f"cannot import {words}; {doctor.SETUP}"
     broken_module("tqdm", "")
     broken_module("fairseq", "raise RuntimeError('another fairseq')")
     *requirements, plugin = doctor.check_packages()
     assert not any(package.problem for package in requirements)
-    assert plugin.problem == "cannot register with fairseq: RuntimeError: another fairseq"
+    assert "cannot import highrank_plugins (RuntimeError: another fairseq)" in plugin.problem
     monkeypatch.setattr(doctor.sys, "version_info", (3, 13))
     *_, plugin = doctor.check_packages()
     assert plugin.problem is None and "the layers work alone" in plugin.note
@@ -122,12 +120,7 @@ def test_a_missing_compiler_is_named_and_hides_no_kernels_of_a_gpu(monkeypatch):
     build.library.cache_clear()
 
 
-@pytest.fixture
-def own_signals(monkeypatch):
-    monkeypatch.setattr("signal.signal", lambda *arguments: None)
-
-
-def test_this_file_system_supports_saves(tmp_path, own_signals):
+def test_this_file_system_supports_saves(tmp_path):
     done = highrank("doctor", tmp_path, "--faults")
     lines = done.stdout.splitlines()
     assert done.exit_code == 0 and len(lines) == 3, done.output
@@ -162,7 +155,7 @@ def locking(is_locked):
         (doctor.os, "link", failing, "hard links: no. Each save copies the checkpoint: plan"),
     ],
 )
-def test_what_a_disk_lacks_is_found(place, name, broken, said, tmp_path, monkeypatch, own_signals):
+def test_what_a_disk_lacks_is_found(place, name, broken, said, tmp_path, monkeypatch):
     monkeypatch.setattr(place, name, broken)
     done = highrank("doctor", tmp_path, "--faults")
     (line,) = (line for line in done.stdout.splitlines() if said in line)

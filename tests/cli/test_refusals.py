@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from highrank_plugins.cli import options
-from highrank_plugins.cli.data import language_pair
 from highrank_plugins.studies.definition import RECIPES
 from tests.cli import refused
 
@@ -14,15 +13,13 @@ TRAIN = "-- fairseq-train data --arch transformer --save-dir save --max-tokens 1
 DRY = "launch --processes 1 --dry-run -- fairseq-train data --save-dir save --max-tokens 100"
 SCORE = "evaluate score generated reference --output scores.json --hypotheses test.de"
 GERMAN = "compounds are split for German only (--tokenise de)"
-ONE_TRY = "--numbers, --faults and --kernels: run them one after the other"
 REFUSED = [
     ("docter", "unknown command 'docter'; did you mean 'doctor'?"),
-    ("list heads --user-dir data", "--user-dir data: the folder has no __init__.py; name the f"),
+    ("list heads --user-dir data", "--user-dir data: no __init__.py there; name the folder of"),
     (f"{CONFIGURE} --set user_dir=none", "train.user_dir: 'none' is not a folder in "),
-    (f"{CONFIGURE} --set user_dir=data", "train.user_dir data: the folder has no __init__.py; n"),
+    (f"{CONFIGURE} --set user_dir=data", "train.user_dir data: no __init__.py there; name the f"),
     ("doctor --fault", "--faults"),
     ("doctor .", "no effect without --faults"),
-    ("doctor --faults --numbers", ONE_TRY),
     ("doctor --output numbers.json", "numbers.json has no effect without --numbers"),
     ("model import empty --output o", "empty/config.json: no such file or directory"),
     ("model export empty --output o --license MIT", "empty is a folder; a file is needed here"),
@@ -30,7 +27,6 @@ REFUSED = [
     ("analyse card text --split valid", "--split and --tokens: change nothing without DATA; na"),
     ("analyse spectra text --linear 5", "--linear and --curve: change nothing without --plot"),
     ("evaluate score text reference --samples 9", "--samples: change nothing without --against"),
-    ("compare a=1,2 b=inf,3", "b=inf,3"),
     ("race text data --layers softmax --rates 1,inf", "--rates 1,inf: expected numbers separat"),
     ("analyse collect text . --output x --what logits,logits", "logits is given"),
     ("model average train --output .", "--output . is a directory: name the file to write"),
@@ -54,19 +50,14 @@ REFUSED = [
     (f"{SCORE} --hypotheses scores.json", "--hypotheses scores.json would replace another file"),
     (f"{SCORE} --tokenise fr --compound-split", GERMAN),
     ("published wmt14_de_en", "wmt14_de_en"),
-    ("compare a=1,2", "a=1,2: give numbers of a baseline, then of other systems"),
     ("compare a=1,2 b=", "b=: expected NAME="),
-    ("compare a=1,2 b=1:2", "b=1:2: expected numbers separated by commas"),
-    ("compare a=1,2 b=3", "runs or more (a t-test needs at least two runs"),
     ("compare a=1,2 a=3,4", "two systems have one name"),
-    ("compare a=1,2 b=nan,3", "runs or more (a run is not a finite number"),
     ("compare a=1,2 b=3,4 --baseline b", "--baseline: changes nothing with numbers"),
     ("compare a=1,2 text", "a=1,2: give records or numbers, not both"),
     ("compare text --runs --x a", "--x: changes nothing with --runs; leave it out"),
     ("compare text --y a --metric b", "--metric: changes nothing with --y"),
     ("compare text --x parameters", "--x parameters: changes nothing without --plot; add"),
     ("compare text --task ptb", "--task ptb: changes nothing without --paper; add --paper"),
-    ("compare list.json --y test_perplexity", "list.json: not a record of a run"),
     (f"launch --processes 2 --gpus-per-node 2 {TRAIN}", "exclude each other"),
     (f"launch --nodes 2 --processes 1 --dry-run {TRAIN}", "--rendezvous HOST:PORT"),
     (f"launch --gpus-per-node 99 {TRAIN}", "--gpus-per-node 99: torch sees"),
@@ -74,9 +65,6 @@ REFUSED = [
     (f"launch --processes 1 --slurm j --prologue wrong.sh {TRAIN}", "wrong.sh: line 2: syntax"),
     (f"launch --processes 1 --slurm text --prologue text {TRAIN}", "--slurm text would replace an"),
     (f"{DRY} --arch transformer --max-tokenz 5", "mean '--max-tokens'"),
-    (f"{DRY} --arch transformer_mox", "'transformer_mo"),
-    (f"{DRY} --arch transformer_mos --head-components 0", "--head-components must be at least"),
-    (f"launch --processes 1 --rendezvous here {TRAIN}", "expected HOST:PORT"),
     (f"launch --processes 2 --effective-streams 8 {TRAIN}", "for --task bptt_language_modeling"),
     (f"launch --nodes 4 --slurm job.sh {TRAIN}", "--gpus-per-node N (or --processes N on CPUs)"),
     (f"launch --processes 1 --slurm j --rendezvous a:1 {TRAIN}", "--rendezvous: SLURM tells"),
@@ -98,7 +86,6 @@ analyse collect zz.pt zz --output out
 analyse spectra zz
 measure kld zz.pt zz
 compare zz
-compare --zz 4
 match zz --to zz
 list heads --user-dir zz
 study zz.yaml
@@ -113,11 +100,14 @@ new out --translation --source cs --target en --data zz
 launch -- fairseq-train zz --arch transformer_mos
 launch -- fairseq-train . --user-dir zz
 launch -- fairseq-train . --finetune-from-model=zz
-bench --zz
 bench estimate zz.yaml
 bench train --device zz
 """
 REFUSED += [(line, "zz") for line in WRONG.splitlines()]
+REFUSED += [
+    (f"data binarise text out --languages {text}", f"--languages {text}: expected SOURCE,TARGET")
+    for text in ("en,", ",de", "en,de,fr", "de,de")
+]
 
 
 @pytest.fixture
@@ -165,12 +155,3 @@ def test_output_may_be_a_device_where_no_file_can_be_made(monkeypatch, tmp_path)
         options.require_file(Path(device))
     with pytest.raises(ValueError, match="cannot be written; name another file"):
         options.require_file(tmp_path / "new" / "file")
-
-
-def test_two_languages_are_split_at_the_comma():
-    assert language_pair("en,de") == ("en", "de")
-    for text in ("", "en", "en,", ",de", "en,de,fr"):
-        with pytest.raises(ValueError, match=f"--languages {text}: expected SOURCE,TARGET"):
-            language_pair(text)
-    with pytest.raises(ValueError, match="--languages de,de: source and target are the same"):
-        language_pair("de,de")

@@ -139,7 +139,7 @@ def test_rows_have_their_runs_hours_and_scores(monkeypatch):
     )
     assert papers_page.hours(row) == "32 (V100)"  # 2 × 1,000 epochs of 58 s
     assert papers_page.study("ptb/layers") == "`recipes/ptb/studies/layers.yaml` (21 runs)"
-    with pytest.raises(ConfigurationError, match=r"layer\.yaml: no such study.*layers"):
+    with pytest.raises(ConfigurationError, match=r"layer\.yaml: no such configuration.*layers"):
         papers_page.study("ptb/layer")
     # scores that another table prints first, and that another paper quotes
     for paper, row, shown in (

@@ -86,21 +86,6 @@ def test_parts_share_a_folder_and_tables_are_printed_where_they_took_all_the_tim
     assert (tmp_path / "new" / "tables.log").read_text().startswith("ran bench table")
 
 
-def test_bad_input_is_refused():
-    for words, message in (
-        ("--part tst", "--part 'tst' does not exist; known: machine"),
-        ("--minutes 0", "--minutes '0': expected a whole number above 0"),
-        ("--output", "--output needs a value"),
-        ("--gpu", "unknown option '--gpu'"),
-        ("--output /", "--output '/' exists"),
-        ("--data /no", "--data '/no': no such folder"),
-        ("--python 3", "--python '3': expected a version such as 3.12"),
-        ("--install /no", "--install '/no': no wheels there; run --fetch first"),
-    ):
-        done = measure_gpu(*words.split(), code=2)
-        assert message in done.stderr and not done.stdout
-
-
 @pytest.mark.long
 def test_a_rehearsal_runs_the_chosen_parts(tmp_path):
     parts = ["--part", "ptb", "--part", "tables"]

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from highrank_plugins.benchmarks.case import LossCase, ModelCase, changed
 from highrank_plugins.cli import as_command
-from scripts.roofline import Gpu, estimate, roofline, run_roofline
+from scripts.roofline import Gpu, estimate, run_roofline
 from scripts.whole_step import estimate_step, whole_step
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -70,17 +70,3 @@ def test_steps_are_those_of_the_presets_models():
     models = [row.split("`")[1] for row in rows]
     assert models[:2] == ["transformer", "transformer_softmax"] and len(models) > 2
     assert rows[1].endswith("| 1.00 |")
-
-
-@pytest.mark.triton  # the default implementations name it
-@pytest.mark.parametrize(("command", "words", "message"), [
-    (roofline, "mos_ptb --gpu h20", "Invalid value for '--gpu'"),
-    (roofline, "mos_ptb --impl liger", "--impl liger: the roofline covers only naive"),
-    (roofline, "mos_pbt", "did you mean 'mos_ptb'"),
-    (whole_step, "ptb", "only translators can be modelled"),
-    (whole_step, "wmt_en_de --impl naive", "Invalid value for '--impl'"),
-    (whole_step, "nothing", ": preset nothing does not exist"),
-])  # fmt: skip
-def test_bad_input_is_refused(command, words, message):
-    done = CliRunner().invoke(as_command(command), words.split())
-    assert done.exit_code == 2 and message in done.stderr and not done.stdout

@@ -120,7 +120,7 @@ def test_a_control_takes_the_size_of_its_dictionary_and_is_solved_for_once(folde
          r"unrecognized arguments: .* mean .--eval-streams"),
         (of() | PTB, r"no such configuration; there are: .*small/mos"),
         (of(conf="yang2018/mos", match={"to": "softmax", "words": 10000}) | PTB,
-         r"conf/softmax.yaml: no such configuration; there are: .*, small/softmax"),
+         r"conf/softmax.yaml: no such configuration; did you mean 'small/softmax'"),
         (of(conf="yang2018/mos", match={"to": "small/softmax"}) | PTB,
          r"yaml: a: match: the dictionaries differ: 10,0"),
     ],
@@ -133,7 +133,7 @@ def test_invalid_studies_are_refused(folder, monkeypatch, tree, message):
 
 def test_files_that_are_no_study_are_refused(folder):
     file = write_study(folder, of() | PTB)
-    with pytest.raises(ConfigurationError, match=r"no such study; did you mean 'layers'\?"):
+    with pytest.raises(ConfigurationError, match=r"no such configuration; did you mean 'layers'\?"):
         read_study(folder / "layer.yaml")
     file.write_text("a: " + "1" * (1 << 20))
     with pytest.raises(ConfigurationError, match=r"1\.0 MB are read at most"):

@@ -167,7 +167,7 @@ STREAMED = {"train": {"arch": "awd_lstm_lm_mos", **STREAMS}}
         ("--processes 2 -- fairseq-train --arch x", {}, "give options alone; the recipe adds the"),
         ("--help", {}, "give options alone"),
         ("--processes '2", {}, "--launch --processes '2: No closing quotation"),
-        ("--gpus-per-node 2 --slurm {folder}/job.sh --account", {}, "'--account' requires an arg"),
+        ("--gpus-per-node 2 --slurm {folder}/job.sh --account", {}, "No such option: --user-dir"),
         ("--processes 2 --log-dir logs", {}, "--log-dir: the recipe has logs in .*/train/logs; l"),
     ],
 )  # fmt: skip
