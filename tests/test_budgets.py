@@ -18,11 +18,11 @@ TESTS = Path(__file__).parent
 BUDGETS: dict[str, int] = {
     "analysis": 1417,
     "benchmarks": 1262,
-    "cli": 3107,
-    "common": 2632,
+    "cli": 3109,
+    "common": 2647,
     "compat": 350,
     "criterions": 258,
-    "data": 2037,
+    "data": 2021,
     "evaluation": 269,
     "heads": 2887,
     "hooks": 2592,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2148,
     "trunks": 331,
 }
-LINES_OF_TESTS = 34611
+LINES_OF_TESTS = 34597
 
 
 @pytest.fixture(scope="module")

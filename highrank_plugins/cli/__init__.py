@@ -191,7 +191,7 @@ class LazyCommands(TyperGroup):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options on one line, so that the help fits a screen, and then the commands."""
-        names = [option.opts[0] for option in self.params]
+        names = [option.opts[0] for option in self.params if option.name != "show_completion"]
         formatter.write_paragraph()
         formatter.write_text(f"Options: {', '.join((*names, '--help'))}")
         self.format_commands(ctx, formatter)
@@ -213,7 +213,7 @@ def as_command(found: typer.Typer | Callable[..., None]) -> Any:
 
 UsageError: Any = typer.BadParameter.__mro__[1]  # of click, of which newer typers have a copy
 app = typer.Typer(cls=LazyCommands, no_args_is_help=True, rich_markup_mode=None,
-                  pretty_exceptions_enable=False, add_completion=False)  # fmt: skip
+                  pretty_exceptions_enable=False)  # fmt: skip
 
 
 @app.callback(invoke_without_command=True)

@@ -14,7 +14,7 @@ from highrank_plugins.common.blocks import option
 from highrank_plugins.common.files import write_sums
 from highrank_plugins.common.folders import new_folder
 from highrank_plugins.common.processes import usable_cores
-from highrank_plugins.common.text_lines import NO_EMPTY_LINES, check_texts
+from highrank_plugins.common.text_lines import NO_EMPTY_LINES, check_texts, counts_of
 from highrank_plugins.data import binarising, corpus_files, parallel
 from highrank_plugins.data.archives import extract
 from highrank_plugins.data.corpora import CorpusOptions, prepare_corpus
@@ -96,7 +96,9 @@ def check_text(
     Takes any number of files. Also refuses lines of more than 1,000 words, NUL, CR, byte order
     marks and words that fairseq reserves.
     """
-    typer.echo(f"{check_texts(files, NO_EMPTY_LINES):,} lines")
+    check_texts(files, NO_EMPTY_LINES)
+    for file in files:
+        typer.echo(f"{file}: {counts_of(file)}")
 
 
 def pieces(

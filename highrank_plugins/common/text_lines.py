@@ -127,7 +127,9 @@ def byte_lines(path: Path, may_be_empty: bool = True) -> Iterator[tuple[int, byt
     """Yield number and bytes of each line of a file, plain or NAME.gz; only line feeds end one."""
     require_regular(path)
     if not path.is_file():
-        raise TextError(f"{path}: no such file")
+        there = sorted(other.name for other in path.parent.glob(f"{path.stem}.*"))[:8]
+        has = f"; the folder has {', '.join(there)}" if there else ""
+        raise TextError(f"{path}: no such file{has}")
     number = 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -170,6 +172,19 @@ def paired(paths: Sequence[Path], readers: Iterable[Iterable[Line]]) -> Iterator
 def check_texts(paths: Sequence[Path], rules: TextRules = TextRules()) -> int:
     """Read all bytes once and return the number of lines, the same in each file."""
     return sum(1 for _ in paired(paths, [read_text(path, rules) for path in paths]))
+
+
+def counts_of(path: Path) -> str:
+    """Return how many lines, words and different words a text has, and its longest line."""
+    lengths, types = [0], set[bytes]()
+    for _, line in byte_lines(path):
+        words = line.split()
+        lengths.append(len(words))
+        types.update(words)
+    return (
+        f"{len(lengths) - 1:,} lines, {sum(lengths):,} words of {len(types):,} types, "
+        f"the longest line has {max(lengths):,}"
+    )
 
 
 def require_words(path: Path, vocabulary: Container[str]) -> None:

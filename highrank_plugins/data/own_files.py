@@ -165,7 +165,7 @@ def choose_size(
     `auto` takes the first size whose bounds the text is below, in lines and units. There are at
     least as many updates as `epochs` take.
     """
-    sizes = validated(RootModel[dict[str, _Size]], read_alone(table, "table of sizes")).root
+    sizes = validated(RootModel[dict[str, _Size]], read_alone(table)).root
     if wanted not in {"auto", *sizes}:
         raise UserError(
             f"--size {wanted}: expected auto, {', '.join(sizes)}{did_you_mean(wanted, sizes)}"

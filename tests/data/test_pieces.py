@@ -69,7 +69,7 @@ def test_commands_say_what_they_read_and_wrote(tmp_path):
         return done.output
 
     checked = called("check-text", tmp_path / "valid.en", tmp_path / "valid.en")
-    assert checked == "2 lines\n"
+    assert "valid.en: 2 lines, 7 words of 5 types, the longest line has 4\n" in checked
     options = ["--languages", "en,de", "--processes", 1, "--vocab-size"]
     said = called("pieces", tmp_path, tmp_path / "out", *options, 250)
     for line in (
@@ -87,7 +87,7 @@ def test_commands_say_what_they_read_and_wrote(tmp_path):
     assert "(--character-coverage): subword_nmt covers all characters; leave it out" in refused
     (tmp_path / "train.de").unlink()
     refused = called("pieces", tmp_path, tmp_path / "o", *options, 9, code=2)
-    assert "train.de: no such file" in refused
+    assert "train.de: no such file; the folder has train.en" in refused
 
 
 def knows(piece, model):
