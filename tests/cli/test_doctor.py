@@ -148,7 +148,6 @@ def locking(is_locked):
     ("place", "name", "broken", "said"),
     [
         (doctor, "locked", locking(True), "a second process could lock the folder as well"),
-        (doctor, "locked", locking(True), "mount with locks (Lustre: -o flock; NFS: without"),
         (doctor, "locked", locking(False), "no process could lock the folder"),
         (doctor.os, "replace", copied, "times torn"),
         (files.os, "fsync", failing, "Operation not permitted"),

@@ -66,15 +66,6 @@ def test_other_systems_are_compared_with_the_first(folder, test, sign):
     assert json.loads((folder / "paired.json").read_text())["scores"][0] == baseline
 
 
-def test_the_table_shows_the_papers_scores_next_to_ours(tmp_path):
-    (tmp_path / "results.json").write_text(json.dumps({"metrics": {"sacrebleu": 27.0}}))
-    (tmp_path / "mos-1.json").write_text(json.dumps({"metrics": {"sacrebleu": 26.0}}))
-    given = ["--results", "results.json", "--results", "mos-1.json"]
-    result = highrank("published", "wmt14_en_de", *given, cwd=tmp_path)
-    assert "| . | 27.0 |" in result.stdout and "| mos-1.json | 26.0 |" in result.stdout
-    assert "Ott et al. 2018" in result.stdout
-
-
 DEEP = "[" * 100_000
 EPOCH = {"tag": "train", "epoch": 1, "num_updates": 3, "wall": 9, "wps": 100}
 
@@ -150,12 +141,9 @@ def test_texts_of_different_lengths_are_named(record, tmp_path):
     ("option", "text", "message"),
     [
         ("--scores", DEEP, "not JSON"),
-        ("--scores", "{}", "not scores of"),
         ("--scores", '{"a": {"value": "x", "signature": "s"}}', "a is x, not a finite number"),
-        ("--scores", '{"a": {"value": 1e308, "signature": "s"}}', "a is 1e+308, not a finite"),
         ("--scores", '{"a": {"value": 1, "signature": 5}}', "not scores of `highrank evaluate sc"),
         ("--paired", '{"scores": 3, "signature": "s"}', "not a paired test of `highrank"),
-        ("--paired", "[1]", "not a paired test of"),
     ],
 )
 def test_a_file_that_a_record_cannot_read_is_named(record, tmp_path, option, text, message):

@@ -20,9 +20,7 @@ COMMANDS = [
     ["compare", *(f"docs/records/ptb_small/{name}.json"
                   for name in ("mos-1", "mos-2", "softmax-1", "softmax-2"))],
     ["bench", "table", "docs/benchmarks/cpu_mos.csv"],
-    ["published", "ptb"],
     ["list", "heads"],
-    ["list", "recipes"],
 ]  # fmt: skip
 
 
@@ -51,12 +49,3 @@ def test_a_terminal_shows_tables_without_markdown_and_within_its_width(command):
     assert max(map(len, lines)) <= columns
     assert not [line for line in lines if line.startswith(("|", "#"))]
     assert len(lines) > 4
-
-
-def test_a_pipe_gets_markdown():
-    said = subprocess.check_output([*HIGHRANK, *COMMANDS[0]], text=True, cwd=ROOT)
-    assert said.startswith("| run | valid ppl |") and "\n| mos-1 | 78.35 |" in said
-    lines = subprocess.check_output([*HIGHRANK, *COMMANDS[-1]], text=True, cwd=ROOT).splitlines()
-    assert lines[0] == "| recipe | trains | configurations (--conf) |"
-    row = next(line for line in lines if line.startswith("| `recipes/ptb/run.sh` | Word-level"))
-    assert "yang2018/{moc,mos," in row and "{base}" not in row

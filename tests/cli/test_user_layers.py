@@ -150,18 +150,6 @@ def test_commands_take_a_users_layer_and_ask_for_its_user_dir(cooled, home, tmp_
     assert refused.code == 2 and ASKS in refused.output.splitlines()[-1]
 
 
-BENCH, SIZES = "bench loss --preset softmax_ptb --repeats 1", "--tokens 20 --classes 50"
-
-
-def test_a_users_layer_is_timed_and_listed(home):
-    for words, shown in (
-        (f"{BENCH} --pointwise=arcsinh --impl fused {SIZES}", "| fused |"),
-        (f"{BENCH} --head=cooled --impl naive {SIZES}", "| naive |"),
-        ("list archs", "transformer_lm_arcsinh_gpt\n"),
-    ):
-        assert shown in highrank(home, *words.split())
-
-
 @pytest.fixture(scope="module")
 def arcsinh(documented, home) -> Path:
     return home / "exp" / "arcsinh" / "checkpoint_best.pt"

@@ -80,15 +80,6 @@ def test_numbers_follow_the_records_and_an_unknown_name_ends_the_script():
             results_pages.filled("ptb_small", text)
 
 
-def test_a_gain_is_grey_where_its_interval_has_0():
-    svg = PAGES["images/results/ptb_small.svg"]
-    rows = re.findall(r'anchor="start">([a-z]+)</text>\n<line [^>]*stroke="(#\w+)"', svg)
-    assert {name for name, colour in rows if colour == results_pages.GREY} == {"moc"}
-    middles = dict(re.findall(r'>(\w+)</text>\n.*\n<circle cx="([\d.]+)"', svg))
-    zero = float(re.search(r'x1="([\d.]+)"', svg)[1])
-    assert float(middles["plif"]) < zero < float(middles["mixtape"]) < float(middles["mos"])
-
-
 def test_repeated_numbers_are_those_of_the_results():
     """Each perplexity and BLEU with two decimals is a mean in the tables of the results."""
     means = set(re.findall(r"\b(\d\d\.\d\d)(?: ±|\*\*| \[)", "".join(PAGES.values())))

@@ -9,13 +9,11 @@ import torch
 
 from highrank_plugins.analysis.components import slope_statistics
 from highrank_plugins.common.files import plain
-from highrank_plugins.heads import build_head
-from highrank_plugins.heads.pointwise import build_pointwise
 from highrank_plugins.inference.collector import Collector
 from highrank_plugins.measures import all_measures, find_measure, unargmaxable
 from highrank_plugins.measures.base import TextMeasure
 from highrank_plugins.reports.card.gather import Absent, make_card
-from highrank_plugins.reports.card.page import describe_head, render
+from highrank_plugins.reports.card.page import render
 from tests.cli import highrank
 from tests.inference.checkpoints import FEW_KNOTS, write_checkpoint
 from tests.models import small
@@ -207,20 +205,6 @@ def test_samples_are_excerpts_of_the_text_with_the_top_words(case):
             assert best == pytest.approx(row.max().exp().item(), rel=1e-3)
             assert position["probability"] <= best * 1.001
             assert (position["place"] == 1) == (position["word"] == position["top"][0]["word"])
-
-
-@pytest.mark.parametrize(("name", "options"), [
-    ("gss", {"c": -2.0, "k": 3.0, "learn": False}),
-    ("gss", {"c": -2.0, "k": 3.0, "learn": True}),
-    ("plif", {"knots": 8, "bound": 2.0, "freeze": True}),
-])  # fmt: skip
-def test_options_of_structure_and_function_are_shown(name, options):
-    sizes = {"num_classes": 9, "feature_dim": 4, "components": 2, "frequent": 4}
-    sizes["gate_biases"] = "full"
-    said = describe_head(build_head("mixtape", **sizes, pointwise=build_pointwise(name, **options)))
-    assert said["gate_biases"] == "full"
-    for option, value in options.items():
-        assert said[f"{name} {option}"] == pytest.approx(value), option
 
 
 # -- checkpoints as fairseq-train writes them, damaged, diverged, or without their data ------------

@@ -166,7 +166,6 @@ EXPORTS = [
     ("pieces", lambda c, d, to: written(to / "a.model", b"\n\x0e"), "no model of SentencePiece"),
     *(("pieces", lambda c, d, to, codes=codes: written(to / "codes", b"#version: 0.2\n" + codes),
        "did not split the text of this model") for codes in (b"", b"q z</w>\n")),
-    ("pieces", lambda c, d, to: written(to / "notes.txt", b"text"), "is neither a model"),
     ("data", lambda c, d, to: linked(d, to, "dict.zz.txt"), r"dict\.zz\.txt is a symbolic link"),
     ("pieces", lambda c, d, to: linked(d, to, "pieces.model") / "pieces.model",
      r"pieces\.model is a symbolic link"),
@@ -230,7 +229,6 @@ IMPORTS = [
     ("config.json", b"{}", "not written by `highrank model export`"),
     ("config.json", b'{"format": 99}', "not written by .* of this version"),
     ("config.json", b"[" * 100_000, "config.json: not JSON"),
-    ("model.safetensors", b"short", "model.safetensors: its sha256 is"),
     ("dict.en.txt", last_bit, "copy/dict.en.txt: its sha256 is .* but should be"),
     # would be built for hours
     ("", config_with(model__decoder_layers=10**9), "copy is refused: .*decoder_layers 1000000000"),
@@ -267,10 +265,8 @@ def filled(value, dtype=torch.float32):
 
 @pytest.mark.parametrize(("change", "tied", "message"), [
     (filled(math.nan), "{}", "safetensors: .* infinite numbers or NaN"),
-    (filled(math.inf), "{}", "safetensors: .* infinite numbers or NaN"),
     (filled(1, torch.int32), "{}", "safetensors: .* has dtype torch.int32; expected floating"),
     (dict, "[]", "copy describes a model that cannot be built here"),
-    (None, "", "copy describes a model that cannot be built here"),
 ])  # fmt: skip
 def test_bad_weights_are_refused_even_with_their_checksum(folder, tmp_path, change, tied, message):
     copy = shutil.copytree(folder, tmp_path / "copy")

@@ -2,16 +2,13 @@
 
 import math
 from base64 import b64decode
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from matplotlib.image import imread
 
 from highrank_plugins.common.formatting import Bars, Lines
-from highrank_plugins.heads import head_names, pointwise_names
 from highrank_plugins.reports import plots
-from highrank_plugins.results.comparison import compare_records
 from tests.cli import highrank
 from tests.results.test_comparison import write
 
@@ -78,35 +75,6 @@ def records(tmp_path):
         for system, (perplexity, rank, speed, components) in SYSTEMS.items()
         for seed in (1, 2)
     ]  # fmt: skip
-
-
-def test_layers_have_colours_and_variants_markers_which_values_of_an_option_share():
-    names = {*head_names(), *pointwise_names()} & plots.COLOURS.keys()
-    assert {"softmax", "mos", "moc", "mixtape", "plif", "gss", "sigsoftmax"} == names
-    assert len({*plots.COLOURS.values()}) == len(plots.COLOURS)
-    layers = {"mos_k15": "mos", "small/plif": "plif", "mos_sigsoftmax": "mos"}
-    assert {name: plots.layer_of(name) for name in layers} == layers
-    assert plots.colour_of("ours") not in plots.COLOURS.values()
-    names = ["mos", "mos_scaled", "mixtape", "mixtape_scaled", "moc_k2", "moc_k15"]
-    found = plots.markers_of(names)
-    assert found["mos"] == found["mixtape"] != found["mos_scaled"] == found["mixtape_scaled"]
-    assert found["moc_k2"] == found["moc_k15"]
-
-
-def test_runs_are_plotted_with_a_legend_by_height(records, tmp_path):
-    of_option = plots.study_figure(compare_records(records), "head_components")
-    assert of_option.scale == "linear" and of_option.axes[0] == "components K"
-    scatter = plots.study_figure(compare_records(records), "test_rank")
-    assert scatter.scale == "logx" and scatter.axes[1] == "test perplexity (lower is better)"
-    assert legend(axes_of(scatter)) == ["moc_k2", "softmax", "mos_k2", "mos_k5"]
-    joined = replace(scatter, connected=[["mos_k2", "mos_k5"]])
-    assert legend(axes_of(joined)) == ["moc_k2", "softmax", "mos"]  # a curve has its layer
-    mine = [path.rename(path.with_name(f"a$b-{n}.json")) for n, path in enumerate(records[-2:])]
-    scatter = plots.study_figure(compare_records(mine), "test_rank")
-    assert legend(axes_of(scatter)) == [r"a\$b"]
-    plots.draw(tmp_path / "new" / "a.svg", scatter)
-    assert "<!-- a$b -->" in (tmp_path / "new" / "a.svg").read_text()
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["a.svg"]
 
 
 def test_plots_are_written_and_an_unknown_axis_is_refused(records, tmp_path):
