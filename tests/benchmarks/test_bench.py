@@ -45,6 +45,8 @@ def test_a_loss_is_timed_and_written_to_csv(tmp_path):
     assert {line["revision"] for line in lines} == {revision()}
     again = bench("table", tmp_path / "x.csv")
     assert again.exit_code == 0 and again.stdout.strip() in done.stdout
+    (tmp_path / "x.csv").write_text("a,b\n1,2\n")
+    assert "x.csv: holds no measurements" in bench("table", tmp_path / "x.csv").stderr
 
 
 @pytest.mark.parametrize("words, message", [

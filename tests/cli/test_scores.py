@@ -34,19 +34,6 @@ def test_two_files_are_enough(folder):
     assert set(folder.iterdir()) == before
 
 
-def test_only_the_requested_scores_are_written(folder):
-    for words, names in (
-        ("", {"sacrebleu", "chrf"}),
-        ("--tokenise fr", {"sacrebleu", "chrf", "bleu_tokenised"}),
-        ("--tokenise de --compound-split",
-         {"sacrebleu", "chrf", "bleu_tokenised", "bleu_compound_split"}),
-    ):  # fmt: skip
-        assert score(folder, *words.split()).exit_code == 0
-        scores = json.loads((folder / "scores.json").read_text())
-        assert scores.keys() == names
-        assert {entry["value"] for entry in scores.values()} == {100.0}
-
-
 @pytest.mark.parametrize(("test", "sign"), [("bootstrap", "bs:50"), ("randomisation", "ar:50")])
 def test_other_systems_are_compared_with_the_first(folder, test, sign):
     (folder / "other").write_text("Nichts davon.\nEr liest zehn Bücher im Jahr.\n")

@@ -10,7 +10,13 @@ from statistics import mean
 
 import pytest
 
-from scripts import results_pages
+from highrank_plugins.benchmarks.rows import read_csv, table
+from highrank_plugins.common.blocks import read_tree
+from highrank_plugins.results.published import FILE, read_published
+from highrank_plugins.studies.definition import script_options
+from highrank_plugins.training import configuration
+from scripts import papers_page, results_pages
+from tests.recipes.running import RECIPES
 
 DOCS = Path(__file__).parents[2] / "docs"
 RECORDS = DOCS / "records"
@@ -96,3 +102,118 @@ def test_figures_are_drawn_from_the_records(tmp_path):
     for name in drawn:
         kept = (DOCS / "images" / name).read_bytes()
         assert (tmp_path / name).read_bytes() == kept, "run: python scripts/draw_figures.py"
+
+
+# -- docs/papers.md is what scripts/papers_page.py prints, and its configurations exist --
+
+ROOT = RECIPES.parent
+
+
+PAPERS = papers_page.papers()["papers"]
+
+
+def rows_with(name: str) -> list[dict]:
+    return [row for paper in PAPERS.values() for row in paper["tables"] if name in row]
+
+
+def test_the_page_is_what_the_script_prints_and_begins_with_the_table_of_verdicts():
+    assert different_lines("papers.md", papers_page.page()) == []
+    first = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8").partition("\n## ")[0]
+    assert len([word for word in first.split() if re.search(r"\w", word)]) <= 250
+    rows = re.findall(r"\| (\d+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|", first)
+    assert len(rows) == 5 and all(int(all_) == sum(map(int, each)) for all_, *each in rows)
+
+
+def test_every_configuration_and_option_of_a_command_exists():
+    assert len(rows_with("confs")) > 20 and rows_with("options")
+    for row in rows_with("confs"):
+        for conf in row["confs"]:
+            assert (RECIPES / row["task"] / "conf" / f"{conf}.yaml").is_file(), (row, conf)
+    for row in rows_with("options"):
+        known = script_options(RECIPES / row["task"])
+        for words in row["options"]:
+            name = words.split()[0].removeprefix("--").replace("-", "_")
+            assert name in known, (row, name)
+            assert f" {words}" in papers_page.loop(row)
+    for pattern in papers_page.papers()["untimed"]:
+        task, _, conf = pattern.partition("/")
+        assert any((RECIPES / task / "conf").glob(f"{conf}.yaml")), pattern
+
+
+# part of a kind of score or of a system → the block, or the words, that its command needs
+BLOCKS = {
+    "(dynamic)": "dynamic_eval", "(cache)": "cache_eval", "rank": "spectrum", "KLD": "kld",
+    ", finetuned": "finetune",
+}  # fmt: skip
+OPTIONS = {
+    "train ": "--splits train,valid,test", "valid rank": "--measured valid,test",
+    "valid KLD": "--measured valid,test",
+}  # fmt: skip
+
+
+def test_every_system_with_a_configuration_is_trained_and_measured_by_a_row():
+    checked = set()
+    for key, row in ((key, row) for key, paper in PAPERS.items() for row in paper["tables"]):
+        cells = papers_page.printed_cells(key, row, row["task"]) if "confs" in row else ()
+        for entry, kind in cells:
+            if entry.conf is None or kind not in entry.scores:
+                continue
+            assert entry.conf in row["confs"], (row, entry)
+            conf = RECIPES / row["task"] / "conf" / f"{entry.conf}.yaml"
+            blocks = configuration.load(conf, row.get("set", [])).blocks()
+            what = f"{kind}, {entry.system}"
+            assert {need for part, need in BLOCKS.items() if part in what} <= blocks.keys(), what
+            needed = {need for part, need in OPTIONS.items() if part in what}
+            assert needed <= set(row.get("options", [])), what
+            checked.add(kind)
+    kinds = {"test ppl (dynamic)", "test ppl (cache)", "valid rank", "KLD", "train ppl"}
+    assert kinds <= checked
+    for task in read_tree(FILE).values:
+        for entry in read_published(task):
+            paper = PAPERS.get(papers_page.paper_of(entry))
+            if entry.conf is not None and paper is not None:
+                rows = [row for row in paper["tables"] if row.get("task") == task]
+                assert any(entry.conf in row["confs"] for row in rows), (task, entry)
+
+
+# -- tables of measurements equal their files, and every file has a table --
+
+MEASURED = [DOCS / "benchmarks.md", *(DOCS / "benchmarks").glob("*.md")]
+TEXT = "".join(page.read_text(encoding="utf-8") for page in MEASURED)
+KERNELS = DOCS / "benchmarks" / "kernels_sm90.csv"
+FILES = sorted({*(DOCS / "benchmarks").glob("*.csv")} - {KERNELS})
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_each_table_is_printed_from_its_file(path):
+    (page,) = (page for page in MEASURED if f"<!-- {path.name} -->" in page.read_text())
+    text = page.read_text(encoding="utf-8")
+    head, _, rest = text.partition(f"<!-- {path.name} -->\n")
+    rest = rest[re.match(r"(\|.*\n)*", rest).end() :]
+    computed = f"{head}<!-- {path.name} -->\n{table(read_csv(path))}{rest}"
+    assert different_lines(page.relative_to(DOCS).as_posix(), computed) == []
+
+
+def test_every_table_has_a_file_and_the_pages_are_short():
+    assert FILES and TEXT.count("| case | implementation | tokens |") == len(FILES)
+    text = re.sub(r"```\{toctree\}.*?```|\]\([^)]*\)|<!--.*?-->", "", TEXT, flags=re.DOTALL)
+    assert len([word for word in text.split() if re.search(r"\w", word)]) <= 2500
+
+
+@pytest.mark.parametrize("path", sorted((DOCS / "benchmarks").glob("data_path_*.jsonl")), ids=str)
+def test_the_documented_data_costs_are_those_of_the_file(path):
+    text = (DOCS / "howto" / "wmt14.md").read_text(encoding="utf-8")
+    *rows, total = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+    for row in rows:
+        numbers = f"{row['seconds']} | {row['pairs_per_second']:,} | {row['mib']:,}"
+        assert f"| {row['name']} | {numbers} |" in text
+    assert f"**{total['ours_pairs_per_second']:,}** pairs/s" in text
+
+
+def test_the_first_table_is_computed_from_the_files():
+    texts = read_tree(DOCS / "results.yaml").values
+    page = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
+    before, _, rest = page.partition("| layer |")
+    rest = rest[re.match(r".*\n(\|.*\n)*", rest).end() :]
+    computed = f"{before}{results_pages.cost_table(texts)}{rest}"
+    assert different_lines("benchmarks.md", computed) == []

@@ -2,8 +2,6 @@
 
 import importlib.util
 import re
-import shutil
-import subprocess
 from html import unescape
 from pathlib import Path
 
@@ -35,19 +33,6 @@ def test_every_page_is_in_the_navigation_and_loads_nothing_from_a_network(site):
     assert [page for page in sorted(pages - left_out) if f'href="{page}' not in navigation] == []
     loaded = r'<(?:script|link|img)[^>]+(?:src|href)="(https?:[^"]+)"'
     assert [page for page in site.rglob("*.html") if re.search(loaded, page.read_text())] == []
-
-
-@pytest.mark.long
-@pytest.mark.skipif(not shutil.which("chromium"), reason="needs chromium")
-@pytest.mark.parametrize("width", [1280, 390])
-def test_no_table_is_cut(site, width):
-    command = f"chromium --headless --no-sandbox --window-size={width},844 --dump-dom".split()
-    cut = {}
-    for page in site.rglob("*.html"):
-        done = subprocess.run([*command, page.as_uri()], capture_output=True, text=True)
-        (number,) = re.findall(r'data-cut-tables="(\d+)"', done.stdout)
-        cut[page.name] = int(number)
-    assert {page: number for page, number in cut.items() if number} == {}
 
 
 @pytest.mark.parametrize(("page", "words"), [

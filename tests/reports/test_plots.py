@@ -2,7 +2,6 @@
 
 import math
 from base64 import b64decode
-from itertools import pairwise
 
 import pytest
 from matplotlib.image import imread
@@ -13,7 +12,6 @@ from tests.cli import highrank
 from tests.results.test_comparison import write
 
 CURVES = Lines({"one": ([1, 2, 3], [1, 10, 100]), "&": ([1, 3], [2, 2])}, "A < B", ("x", "y"))
-SHARES = Bars({"mean": {"a": 1.0, "b": 4.0}, "top": {"a": 2.0, "b": 3.0}}, "Shares", ("k", "share"))
 
 
 def axes_of(figure):
@@ -37,19 +35,6 @@ def test_curves_have_their_values_and_the_requested_scale():
     kind, _, content = plots.data_uri(CURVES).partition(",")  # on a page
     assert kind == "data:image/svg+xml;base64" and b"A &lt; B" in b64decode(content)
     assert plots.data_uri(CURVES) == f"{kind},{content}"
-
-
-def test_bars_are_as_high_as_their_values_and_side_by_side():
-    levels = {"1/K": 2.0}
-    plot = axes_of(Bars(SHARES.groups, "t", ("k", "share"), "log", ends=(1, None), levels=levels))
-    assert [bar.get_height() for bar in plot.patches] == [1.0, 4.0, 2.0, 3.0]
-    starts = sorted(bar.get_x() for bar in plot.patches)
-    widths = {round(bar.get_width(), 9) for bar in plot.patches}
-    assert widths == {0.4} and all(b - a >= 0.4 - 1e-9 for a, b in pairwise(starts))
-    assert plot.get_ylim()[0] == 1 and plot.lines[-1].get_ydata()[0] == 2
-    assert legend(plot) == ["1/K", "mean", "top"] and legend(axes_of(SHARES)) == ["mean", "top"]
-    plot = axes_of(Bars({"": {f"{i:,}": 1.0 for i in range(1000, 1060)}}, "t", ("x", "y")))
-    assert len(plot.patches) == 60 and len(plot.get_xticks()) <= plots.MOST_LABELS
 
 
 def test_values_that_are_not_finite_leave_gaps():

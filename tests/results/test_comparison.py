@@ -9,8 +9,7 @@ import pytest
 from scipy.stats import ttest_ind
 
 from highrank_plugins.analysis.statistics import holm
-from highrank_plugins.reports.comparisons import comparison_tables
-from highrank_plugins.reports.tables import Cell, Table, to_latex, to_terminal
+from highrank_plugins.reports.tables import Cell, Table, to_latex
 from highrank_plugins.results.comparison import compare_records
 from tests.cli import highrank
 
@@ -91,25 +90,11 @@ def test_every_writer_shows_the_numbers_and_the_line_between_groups(records, tmp
     assert 0 < float(mos["p"]) <= float(mos["p Holm"]) < 0.05
     line = next(line for line in lines if line.startswith("softmax,"))
     assert "–" not in line and ",,,,,,5000.0," in line  # an empty cell is no text
-    tables = comparison_tables(compare_records(records, columns=[]))
-    monkeypatch.setenv("TERM", "xterm")  # a dumb terminal gets no codes for bold
-    for width in (60, 130):  # a list of rows, and a table
-        monkeypatch.setenv("COLUMNS", f"{width}")
-        coloured = to_terminal(tables)
-        assert re.search("\x1b\\[1m *101.42 ± 0.88\x1b", coloured)
-        drawn = re.sub("\x1b.*?m", "", coloured)
-        assert max(map(len, drawn.splitlines())) <= width
-        rows = drawn.partition("±  is")[0]
-        found = re.findall(r"^(?: system)? +(mos|gss)\b|^ ?(———)", rows, re.MULTILINE)
-        assert ["".join(one) for one in found] == ["mos", "———", "gss"], drawn
     text = compare(*records, "--format", "latex", "--columns", "").output
     assert re.search(r"\nmos & .*\n\\midrule\ngss & ", text) and text.count("midrule") == 2
     assert r"\textbf{101.42 $\pm$ 0.88}" in text and r"difference [95 \%]" in text
     signs = to_latex([Table("", ["a|b"], [[Cell("> 1,000 <")]])])
     assert r"a\textbar{}b" in signs and "$>$ 1,000 $<$" in signs
-    long = Table("", ["system", "words per second in training"], [[Cell("mos"), Cell("7")]])
-    drawn = [line.split() for line in re.sub("\x1b.*?m", "", to_terminal([long])).splitlines()]
-    assert ["words", "per"] in drawn and ["mos", "7"] in drawn
     printed = compare(*records).output
     monkeypatch.chdir(tmp_path)
     assert compare(*records, "--output", "-").output == printed and not Path("-").exists()

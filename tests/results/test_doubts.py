@@ -166,19 +166,15 @@ def test_processors_of_one_name_are_told_apart(records):
 
 # changes of a record, or of its text
 @pytest.mark.parametrize("changes", [
-    {"seeds": 5}, {"seeds": [10**400]}, {"git": "x"}, {"hardware": {"gpus": 7, "cores": 1}},
-    {"train": [1]}, {"config": {"train": {"arch": ["a"]}}}, {"versions": {"torch": 7}},
-    {"metrics": {"test_perplexity": 10**400}}, {"metrics": {"test_perplexity": True}},
-    {"metrics": {"test_perplexity": 1e308}}, {"metrics": {"x" * 1000: 1.0}},
-    {"signatures": "x"}, {"finetune": {"train": 7}},
+    {"seeds": 5}, {"seeds": [10**400]}, {"hardware": {"gpus": 7, "cores": 1}},
+    {"config": {"train": {"arch": ["a"]}}}, {"metrics": {"test_perplexity": 10**400}},
+    {"metrics": {"test_perplexity": True}}, {"metrics": {"test_perplexity": 1e308}},
     {"signature": "\x1b]0;x\x07"}, {"data": "\x9b"}, {"seeds": []}, {"command": "\ud800"},
     {"train": {"parameters": -5, "updates": 1, "words_per_second": 1}},
-    {"train": {"wall_seconds": -1, "updates": 1, "words_per_second": 1}},
-    {"finetune": {"train": {"updates": -1}}}, {"hardware": {"cores": -1}},
+    {"finetune": {"train": {"updates": -1}}},
     ('"seeds"', '"seeds": [1], "seeds"'),  # a key of the record twice
     ('"test_perplexity"', '"test_perplexity": 3, "test_perplexity"'),  # one within it
     ('"processor": "a"', '"processor": "\\udcff"'),  # half of a character
-    ('"processor": "a"', '"\\ud83d": "a"'),
 ])  # fmt: skip
 def test_a_damaged_record_is_refused_with_one_line(records, changes):
     if isinstance(changes, dict):

@@ -124,6 +124,12 @@ def test_invalid_studies_are_refused(folder, monkeypatch, tree, message):
         prepare(read(folder, **tree), folder / "exp")
 
 
+def test_a_huge_file_is_refused(folder):
+    (file := write_study(folder, of())).write_text("a: " + "1" * (1 << 20))
+    with pytest.raises(ConfigurationError, match=r"1\.0 MB are read at most"):
+        read_study(file)
+
+
 ROOT = Path(__file__).parents[2]
 STUDIES = sorted(ROOT.glob("recipes/*/studies/*.yaml"))
 
