@@ -136,10 +136,7 @@ def test_the_record_says_what_was_done_and_progress_is_saved_next_to_the_checkpo
     assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint_best.pt", "out.json"]
     assert found["point"] == {"lr": 0.01, "eps": 0.001, "lambda": 0.01}
     assert found["signature"] == f"split:valid|tokens:{found['tokens']}|eval:dynamic"
-    assert found["options"]["train-batch-size"] == 10
-    assert found["statistics"]["tensors"] == 1 + 2 * 4 + 4  # embedding, LSTMs, MoS and its bias
     assert found["grid"] is None and found["checkpoint"]["arch"] == "awd_lstm_lm_mos"
-    assert {"command", "versions", "git", "hardware"} <= found.keys()
 
 
 def test_a_diverging_point_does_not_end_the_search(call, tmp_path):

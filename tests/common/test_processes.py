@@ -125,25 +125,6 @@ def test_processes_started_together_are_counted(tmp_path, monkeypatch):
     Plan(("fairseq-train",), tmp_path, 2, rendezvous="a:1").check_meeting()
 
 
-FAULTS = """
-import os, resource, sys
-from highrank_plugins.common.patching import keep_freed_memory
-keep_freed_memory()
-for _ in range(3):
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    b'x' * (int(sys.argv[1]) * 2**20)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
-
-
-def test_freed_memory_is_kept_unless_it_is_large_or_the_user_chose():
-    own = {"MALLOC_MMAP_THRESHOLD_": "1000000"}
-    for mebibytes, variables, again in ((100, {}, False), (300, {}, True), (100, own, True)):
-        words = [sys.executable, "-c", FAULTS, str(mebibytes)]
-        done = subprocess.run(words, env=os.environ | variables, capture_output=True, check=True)
-        assert (int(done.stdout) > mebibytes * 2**20 / 4096 / 2) == again
-
-
 def slow_when_even(number: int) -> tuple[int, int]:
     time.sleep(0.02 * (number % 2 == 0))
     return number, os.getpid()

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from highrank_plugins.common.blocks import ConfigurationError
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data import own_text
 from highrank_plugins.data.own_files import TextCounts, choose_size
@@ -201,23 +200,6 @@ def test_the_size_follows_lines_and_pieces():
     assert choose_size(table, counted(7999), "auto")[2]["max_update"] == 1600
     with pytest.raises(UserError, match="did you mean 'tiny'"):
         choose_size(table, counted(3000), "tinny")
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("below: {lines: 8_000, ", "below: {", "sizes.yaml:5: tiny.below.lines: Field required"),
-        ("max_tokens: 1000", "max_tokenz: 1000", "tiny: set.max_tokens: expected a whole number"),
-    ],
-)
-def test_a_mistake_in_a_table_of_sizes_is_named_with_its_line(tmp_path, old, new, message):
-    (table,) = [path for path in TABLES if path.name == "sizes.yaml"]
-    (changed := tmp_path / "sizes.yaml").write_text(table.read_text().replace(old, new, 1))
-    with pytest.raises(ConfigurationError) as error:
-        choose_size(changed, counted(3000), "auto")
-    assert message in str(error.value)
-    with pytest.raises(UserError, match=r"sizes.yaml: tiny: words is missing"):
-        choose_size(table, counted(3000), "auto", "words")
 
 
 def test_a_short_stream_of_words_warms_up_in_a_quarter_of_its_updates():

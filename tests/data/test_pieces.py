@@ -70,13 +70,8 @@ def test_commands_say_what_they_read_and_wrote(tmp_path):
 
     options = ["--languages", "en,de", "--processes", 1, "--vocab-size"]
     said = called("pieces", tmp_path, tmp_path / "out", *options, 250)
-    for line in (
-        "valid: 1 of 2 lines are in the training text, too", "learning from 80 lines",
-        "test: 2 of 2 lines are in",
-        "times on average: fewer pieces learn more; try --vocab-size 100",
-    ):  # fmt: skip
-        assert line in said
-    assert re.search(r"valid.en: \d+ pieces of \d types, [\d.]+% new\n", said)
+    assert "valid: 1 of 2 lines are in the training text, too" in said
+    assert "fewer pieces learn more; try --vocab-size 100" in said
     assert "fewer" not in called("pieces", tmp_path, tmp_path / "less", *options, 40)
     refused = called("pieces", tmp_path, tmp_path / "o", *options, 900, code=2)
     assert "(--vocab-size) 900 does not fit the text: the text has 296 pieces" in refused

@@ -13,7 +13,6 @@ import pytest
 from highrank_plugins.benchmarks.rows import read_csv, table
 from highrank_plugins.common.blocks import read_tree
 from highrank_plugins.results.published import FILE, read_published
-from highrank_plugins.studies.definition import script_options
 from highrank_plugins.training import configuration
 from scripts import papers_page, results_pages
 from tests.recipes.running import RECIPES
@@ -67,7 +66,7 @@ def test_sizes_of_own_text_show_their_records():
     assert len(shown) > 5 and shown <= known
 
 
-def test_numbers_follow_the_records_and_an_unknown_name_ends_the_script():
+def test_numbers_follow_the_records():
     """The mean of three seeds, and a difference of two systems, computed here."""
     paths = {name: f"ptb_small/{name}-{{}}.json".format for name in ("mos", "sigsoftmax")}
     mos, best = (
@@ -78,12 +77,6 @@ def test_numbers_follow_the_records_and_an_unknown_name_ends_the_script():
     text = results_pages.filled("ptb_small", "{mos}, {sigsoftmax - mos}, {mos: test_rank}.")
     assert text.startswith(f"{own:.2f}, {other - own:+.2f} [")
     assert text.endswith(f"], {mean(m['test_rank'] for m in mos):,.0f}.")
-    for text, said in (
-        ("{mos_dropoutl0.3}", "ptb_small: no records of 'mos_dropoutl0.3'"),
-        ("{mos: test_nothing}", "ptb_small: 'mos' has no test_nothing"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            results_pages.filled("ptb_small", text)
 
 
 def test_repeated_numbers_are_those_of_the_results():
@@ -112,32 +105,12 @@ ROOT = RECIPES.parent
 PAPERS = papers_page.papers()["papers"]
 
 
-def rows_with(name: str) -> list[dict]:
-    return [row for paper in PAPERS.values() for row in paper["tables"] if name in row]
-
-
 def test_the_page_is_what_the_script_prints_and_begins_with_the_table_of_verdicts():
     assert different_lines("papers.md", papers_page.page()) == []
     first = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8").partition("\n## ")[0]
     assert len([word for word in first.split() if re.search(r"\w", word)]) <= 250
     rows = re.findall(r"\| (\d+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|", first)
     assert len(rows) == 5 and all(int(all_) == sum(map(int, each)) for all_, *each in rows)
-
-
-def test_every_configuration_and_option_of_a_command_exists():
-    assert len(rows_with("confs")) > 20 and rows_with("options")
-    for row in rows_with("confs"):
-        for conf in row["confs"]:
-            assert (RECIPES / row["task"] / "conf" / f"{conf}.yaml").is_file(), (row, conf)
-    for row in rows_with("options"):
-        known = script_options(RECIPES / row["task"])
-        for words in row["options"]:
-            name = words.split()[0].removeprefix("--").replace("-", "_")
-            assert name in known, (row, name)
-            assert f" {words}" in papers_page.loop(row)
-    for pattern in papers_page.papers()["untimed"]:
-        task, _, conf = pattern.partition("/")
-        assert any((RECIPES / task / "conf").glob(f"{conf}.yaml")), pattern
 
 
 # part of a kind of score or of a system → the block, or the words, that its command needs

@@ -112,15 +112,9 @@ def test_masses_are_noted_and_do_not_enter_the_comparison(records):
     assert done.exit_code == 0 and note in done.output
     assert compare(*records, "--format", "latex").output.isascii(), "as LaTeX takes it"
     assert "Signatures differ in v, the version of this package: 1 (mos); 2 (mos)" in done.output
-    for path in records:
-        change(path, certificates={"test_perplexity": stated})
-    change(records[0], certificates={"valid_perplexity": stated})
     change(records[3], certificates={"test_perplexity": stated.replace("stream", "block-9")})
-    done = compare(*records)
-    assert "1 within 2e-06 at 64 positions of each text (mass not recorded: mos)." in done.output
-    assert "Signatures differ in ctx, the context of each word: " in done.output
-    assert "stream (mos, " in done.output and "block-9 (" in done.output
-    assert "But a difference or a doubt named above may be the cause" in done.output
+    assert "Signatures differ in ctx, the context of each word: " in compare(*records).output
+    change(records[3], certificates={"test_perplexity": stated})
     change(records[0], certificates={"test_perplexity": stated})
     change(records[1], certificates={"test_perplexity": stated.replace("ab12", "cd34")})
     assert "has the text unit:word|text:test-cd34|n:100" in compare(*records).output

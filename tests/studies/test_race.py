@@ -71,8 +71,6 @@ def test_every_layer_has_its_best_rate_and_every_seed(finished):
     assert sorted(row[0].text.split()[0] for row in tables[0].rows) == sorted(LAYERS)
     notes = " ".join(tables[0].notes)
     assert "No difference here proves nothing: the trunk was trained with softmax" in notes
-    for said in ("The trunk's own layer has", "At an end of the rates", "sensitivity"):
-        assert said in notes
     assert "What can be claimed" in tables[-1].notes[-1]
     assert (settings.exp_dir / "table.md").read_text().startswith("| system")
 
