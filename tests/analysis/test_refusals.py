@@ -14,7 +14,7 @@ from highrank_plugins.analysis.unargmaxable_words import unargmaxable, unargmaxa
 from highrank_plugins.heads import build_head, head_names
 from highrank_plugins.measures.word_similarity import read_word_pairs, word_similarity
 from tests.analysis.test_predictions import COUNTS, NLL, log_probs
-from tests.analysis.test_spectrum import matrix, random
+from tests.analysis.test_spectrum import random
 from tests.analysis.test_statistics import BAD, GOOD, REFERENCE
 from tests.analysis.test_unargmaxable_words import CORNERS
 from tests.measures.test_every_measure import LENGTHS, ROWS, VECTORS, pairs
@@ -42,13 +42,9 @@ similarity, bleu = partial(word_similarity, rows=ROWS), statistics.paired_bleu
 # the message, the function and its arguments
 REFUSALS = [
     ("log_prior, row 0: the probabilities sum to 3", components.component_use, torch.zeros(2, 3)),
-    (r"within \(0, 4\), got \[4\]", gates, (4,)),
     ("block 1, row 1: entry 2 is nan", mean_pairwise_kld, [P, changed(P, NAN)]),
-    ("row 0: .* sum to 22; pass log-prob", mean_pairwise_kld, [P, P + math.log(22)]),
-    ("a token is NaN, or has a neg", perplexity_by_band, NLL, COUNTS - 1, ()),
     ("bands: ends must increase", perplexity_by_band, NLL, COUNTS, (0, 10)),
     *((r"eps must lie in \(0, 1\)", spectrum.effective_rank, ONES, e) for e in (0.0, 1, 2, NAN)),
-    ("singular value 2 is 0", spectrum.spectral_decay, torch.tensor([1.0, 0.0])),
     *(
         ("singular_values: ", function, torch.tensor(bad), *more)
         for bad in ([], [1.0, -1.0], [NAN])
@@ -59,13 +55,6 @@ REFUSALS = [
             (spectrum.spectral_decay,),
         )
     ),
-    *(
-        (f"block 3, row 3: entry 4 is {bad}", partial(spectrum.spectrum, method=method), blocks)
-        for bad in (NAN, math.inf, -math.inf)
-        for blocks in [changed(matrix(), bad, 33, 4).split(10)]
-        for method in ("tsqr", "gram")
-    ),
-    ("not finite", gradient_retention, W, random(3, 5) * NAN),
     ("zero everywhere", gradient_retention, W, torch.zeros(3, 5)),
     *(
         (message, partial(similarity, pairs=pairs(1, 2, 3, 4)), vectors)
@@ -88,8 +77,6 @@ REFUSALS = [
             ([2.0, 2.0], "both systems have a standard deviation of 0"),
         )
     ),
-    ("three pairs or more, got 2", statistics.pearson, [1, 2], [1, 2]),
-    ("a measure is constant", statistics.pearson, [1, 1, 1], [1, 2, 3]),
     ("NaN or infinite", statistics.pearson, [1, 2, NAN], [1, 2, 3]),
     ("'system b': 59", bleu, {"a": BAD, "b": GOOD[1:]}, [REFERENCE]),
 ]

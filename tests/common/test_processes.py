@@ -92,17 +92,12 @@ SEVERAL = [
     {"TORCHELASTIC_RUN_ID": "left", "OMPI_COMM_WORLD_SIZE": "4"},
     {"HIGHRANK_LAUNCHED": "7", "RANK": "0", "PMI_SIZE": "4"},
     {"PBS_TASKNUM": "2", "PBS_NODEFILE": "nodes"},
-    {"RANK": "0", "WORLD_SIZE": "+04\n"},
 ]
 ALONE = [
     {},
     {"SLURM_PROCID": "0", "SLURM_NTASKS": "8"},  # a batch script
-    {"RANK": "8"},  # of a matrix, perhaps
-    {"WORLD_SIZE": "8"},
     {"RANK": "0", "WORLD_SIZE": ""},
-    {"PMI_SIZE": "many"},
     {"PBS_TASKNUM": "1", "PBS_NODENUM": "0", "PBS_NODEFILE": "nodes"},  # a batch script
-    {"PBS_TASKNUM": "146", "PBS_NODEFILE": "node"},
     {**TORCHRUN, "WORLD_SIZE": "1", "SLURM_STEP_NUM_TASKS": "4"},  # a torchrun in each task
     {"HIGHRANK_LAUNCHED": "7", "RANK": "0", "WORLD_SIZE": "1", "PMI_SIZE": "4"},
 ]

@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 
 import pytest
-import yaml
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data import own_text
@@ -200,17 +199,3 @@ def test_the_size_follows_lines_and_pieces():
     assert choose_size(table, counted(7999), "auto")[2]["max_update"] == 1600
     with pytest.raises(UserError, match="did you mean 'tiny'"):
         choose_size(table, counted(3000), "tinny")
-
-
-def test_a_short_stream_of_words_warms_up_in_a_quarter_of_its_updates():
-    (table,) = [path for path in TABLES if "awd_lstm" in path.name]
-    _, why, options = choose_size(table, counted(1000, words=6), "auto", "words")
-    assert "1,000 lines with 7,000 words" in why and "data.vocab_size" not in options
-    assert options["warmup_updates"] == 20 * 7000 // 350 // 4
-    for size in [one for path in TABLES for one in yaml.safe_load(path.read_text()).values()]:
-        options = size["set"]
-        assert 4 * options["warmup_updates"] <= options.get("max_update", 10**9)
-    counts = TextCounts()  # of a script without blanks, letters count
-    for _ in range(1000):
-        counts.add(("这是一个没有空格的很长很长很长的句子啊啊", "a sentence"))
-    assert not counts.has_blanks and counts.pieces == 1000 + int(20 * 1000 / 1.5)

@@ -66,6 +66,15 @@ def test_sizes_of_own_text_show_their_records():
     assert len(shown) > 5 and shown <= known
 
 
+def test_the_scores_in_the_quickstart_come_from_records():
+    """Each `sacreBLEU <score> <signature>` of the page is the last line of a recorded run."""
+    records = [json.loads(path.read_text()) for path in RECORDS.glob("*/*.json")]
+    lines = {f"sacreBLEU {r['metrics'].get('sacrebleu')} {r.get('signature')}" for r in records}
+    page = (DOCS / "start" / "quickstart.md").read_text()
+    found = re.findall(r"sacreBLEU [\d.]+ nrefs[^\s`]+", page)
+    assert found and set(found) <= lines
+
+
 def test_numbers_follow_the_records():
     """The mean of three seeds, and a difference of two systems, computed here."""
     paths = {name: f"ptb_small/{name}-{{}}.json".format for name in ("mos", "sigsoftmax")}
@@ -167,10 +176,8 @@ def test_each_table_is_printed_from_its_file(path):
     assert different_lines(page.relative_to(DOCS).as_posix(), computed) == []
 
 
-def test_every_table_has_a_file_and_the_pages_are_short():
+def test_every_table_has_a_file():
     assert FILES and TEXT.count("| case | implementation | tokens |") == len(FILES)
-    text = re.sub(r"```\{toctree\}.*?```|\]\([^)]*\)|<!--.*?-->", "", TEXT, flags=re.DOTALL)
-    assert len([word for word in text.split() if re.search(r"\w", word)]) <= 2500
 
 
 @pytest.mark.parametrize("path", sorted((DOCS / "benchmarks").glob("data_path_*.jsonl")), ids=str)

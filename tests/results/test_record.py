@@ -2,9 +2,7 @@
 
 import json
 import math
-import re
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -155,19 +153,3 @@ def test_numbers_of_no_training_run_are_refused(tmp_path, entries, message):
     write(tmp_path, entries)
     with pytest.raises(ValueError, match=message):
         read_training(tmp_path)
-
-
-DOCS = Path(__file__).parents[2] / "docs"
-
-
-def test_the_scores_in_the_quickstart_come_from_records():
-    """Each `sacreBLEU <score> <signature>` of the page is the last line of a recorded run."""
-    page = (DOCS / "start" / "quickstart.md").read_text()
-    records = [json.loads(path.read_text()) for path in DOCS.glob("records/*/*.json")]
-    lines = {
-        f"sacreBLEU {r['metrics']['sacrebleu']} {r['signature']}"
-        for r in records
-        if "sacrebleu" in r["metrics"]
-    }
-    found = re.findall(r"sacreBLEU [\d.]+ nrefs[^\s`]+", page)
-    assert found and set(found) <= lines
