@@ -8,12 +8,12 @@ import torch
 
 from highrank_plugins.analysis import components, spectrum, statistics
 from highrank_plugins.analysis.divergence import mean_pairwise_kld
-from highrank_plugins.analysis.predictions import perplexity_by_band
+from highrank_plugins.analysis.predictions import perplexity_by_band, target_ranks
 from highrank_plugins.analysis.retention import gradient_retention
 from highrank_plugins.analysis.unargmaxable_words import unargmaxable, unargmaxable_classes
 from highrank_plugins.heads import build_head, head_names
 from highrank_plugins.measures.word_similarity import read_word_pairs, word_similarity
-from tests.analysis.test_predictions import COUNTS, NLL, log_probs
+from tests.analysis.test_predictions import COUNTS, LOG_PROBS, NLL, TARGET, log_probs
 from tests.analysis.test_spectrum import random
 from tests.analysis.test_statistics import BAD, GOOD, REFERENCE
 from tests.analysis.test_unargmaxable_words import CORNERS
@@ -42,6 +42,14 @@ similarity, bleu = partial(word_similarity, rows=ROWS), statistics.paired_bleu
 # the message, the function and its arguments
 REFUSALS = [
     ("log_prior, row 0: the probabilities sum to 3", components.component_use, torch.zeros(2, 3)),
+    (r"within \(0, 4\)", gates, (2, 1)),
+    ("row 1: entry 2 is nan", target_ranks, changed(LOG_PROBS, NAN), TARGET),
+    ("a token is NaN, or has a neg", perplexity_by_band, NLL * NAN, COUNTS, ()),
+    ("singular value 2 is 0", spectrum.spectral_decay, torch.tensor([1.0, 0.0])),
+    ("no rows", spectrum.spectrum, [torch.zeros(0, 3)]),
+    ("not finite", gradient_retention, W, random(3, 5) * NAN),
+    ("not finite", unargmaxable, CORNERS * NAN),
+    ("a measure is constant", statistics.pearson, [1, 1, 1], [1, 2, 3]),
     ("block 1, row 1: entry 2 is nan", mean_pairwise_kld, [P, changed(P, NAN)]),
     ("bands: ends must increase", perplexity_by_band, NLL, COUNTS, (0, 10)),
     *((r"eps must lie in \(0, 1\)", spectrum.effective_rank, ONES, e) for e in (0.0, 1, 2, NAN)),
@@ -55,6 +63,9 @@ REFUSALS = [
             (spectrum.spectral_decay,),
         )
     ),
+    ("all singular values are 0", spectrum.spectral_entropy, torch.zeros(3)),
+    ("a single row always has rank 1", spectrum.spectrum, [torch.zeros(1, 3)]),
+    ("three pairs or more, got 2", statistics.pearson, [1, 2], [1, 2]),
     ("zero everywhere", gradient_retention, W, torch.zeros(3, 5)),
     *(
         (message, partial(similarity, pairs=pairs(1, 2, 3, 4)), vectors)

@@ -50,11 +50,9 @@ def test_a_loss_is_timed_and_written_to_csv(tmp_path):
 
 
 @pytest.mark.parametrize("words, message", [
-    (["loss", "--preset", "mos_ptbb"], "did you mean 'mos_ptb'"),
     (["loss", "--preset", "softmax_ptb", "--components", "2,4"], "--components: softmax has none"),
     (["loss", "--tokens", "0"], "--tokens must be at least 1"),
     (["loss", "--classes", "2000", "--preset", "techniques"], "frequent"),
-    (["loss", "--csv", "/tmp"], "--csv /tmp: name a file"),
     (["train", "--preset", "wmt"], "known: ui_strings_en_de"),
 ])  # fmt: skip
 def test_bad_input_is_refused(words, message):
@@ -104,7 +102,8 @@ def test_a_failed_implementation_is_named_and_the_others_are_kept(tmp_path, monk
     # a layer of a user dir reaches the measuring process
     (package := tmp_path / "layers").mkdir()
     (package / "__init__.py").write_text("")
-    bench("train", "--model", "transformer_own", "--user-dir", package)
+    done = bench("train", "--model", "transformer_own", "--user-dir", package)
+    assert done.exit_code == 2 and "nothing could be measured" in done.stderr
     assert cases.pop().user_dir == str(package)
 
 
@@ -177,9 +176,6 @@ def test_a_step_is_measured(tmp_path):
     cells = done.stdout.splitlines()[-1].split(" | ")
     assert float(cells[2].replace(",", "")) > 0
     assert cells[3:6] == ["-", "4,000", "4,096"]  # a smaller step says nothing of the memory
-    refused = bench("estimate", conf, "--set", "hed=3", "--repeats", 1)
-    assert refused.exit_code == 2
-    assert "unrecognized arguments: --hed 3; did you mean '--head'?" in refused.stdout
     file = tmp_path / "own.yaml"
     train = "{arch: transformer_own, user_dir: my_layers, max_tokens: 50, max_update: 3}"
     file.write_text(f"data: {{vocab_size: 100}}\ntrain: {train}\n")

@@ -13,12 +13,10 @@ from highrank_plugins.benchmarks.case import CaseError, LossCase, ModelCase, pre
 from highrank_plugins.benchmarks.implementations import available, loss_function, loss_step
 from highrank_plugins.benchmarks.measuring import MeasurementFailed, OutOfMemory, Timing
 from highrank_plugins.benchmarks.models import model_step, parameters
-from highrank_plugins.models import head_monitor
 from highrank_plugins.models.awd_lstm_lm import AWDLSTMLanguageModel
 from highrank_plugins.training import configuration
 from tests.heads.toys import toys  # noqa: F401  (pytest finds the fixture by its name)
 from tests.recipes.running import RECIPES
-from tests.trainings import NARROW
 
 WIDTHS = "--decoder-embed-dim 8 --decoder-hidden-size 12 --decoder-last-hidden-size 10"
 SOFTMAX = "awd_lstm_lm_softmax_ptb --decoder-embed-dim 8 --decoder-hidden-size 12"
@@ -42,18 +40,6 @@ def test_a_step_trains_and_carries_the_state(monkeypatch):
     assert states[0] is None and not states[1][0][0].requires_grad
     after = models[0].parameters()
     assert any(not torch.equal(a, b) for a, b in zip(weights, after, strict=True))
-
-
-@pytest.mark.parametrize(("option", "measured"), [("--head-monitor 1", 2), ("", 0)])
-def test_the_monitor_measures_at_every_step(option, measured, monkeypatch):
-    seen = []
-    monkeypatch.setattr(head_monitor, "take_snapshot", lambda head, *batch: seen.append(batch))
-    case = ModelCase(classes=30, sentences=2, length=5, shape=" ".join(NARROW))
-    step = model_step("train", f"transformer_mos {option}", case)
-    step()
-    step()
-    assert [features.shape for features, *_ in seen] == [(2, 5, 32)] * measured
-    model_step("generate", "transformer_mos", case)()  # beam search is a step, too
 
 
 def test_the_baseline_is_compared_per_token_and_failures_are_told_in_a_line(monkeypatch):

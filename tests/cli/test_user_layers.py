@@ -217,13 +217,3 @@ def test_code_that_ignores_a_value_of_a_checkpoint_is_refused(
         assert "another output layer: --head-arcsinh-c 20.0 there, " in message
         assert "its code of the layer" in message
     assert not model.exists()
-
-
-def test_a_fixed_number_is_in_the_checkpoint_too(home, tmp_path):
-    user_dir = changed(tmp_path, *FIXED)
-    train(home / "data-bin", user_dir, tmp_path, "transformer_arcsinh", 1)
-    at = ["--path", last(tmp_path), "--user-dir", home / "my_layers", *TINY]
-    assert "H-0" in run("generate", home / "data-bin", *at).output
-    six = changed(tmp_path / "six", *FIXED, ("self.c = 5.0", "self.c = 6.0"))
-    refused = attempt("generate", home / "data-bin", *at, "--user-dir", six)
-    assert "--head-arcsinh-c 5.0 there, 6.0 in the model" in refused.output

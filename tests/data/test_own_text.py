@@ -121,14 +121,12 @@ OF_WORDS = {"endings": ("cs",), "words": True, "overlap": "keep"}
     [
         ("train.en", None, {}, "train.en missing; the folder has dev.cs"),
         ("test.cs", lines(49, "slovo") + "\n", {}, "test.cs:50: empty; change or remove the line"),
-        ("test.cs", "a " * 1001 + "\n" * 50, OF_WORDS, "test.cs:1: longer than 1000 words; cha"),
         ("test.cs", lines(50, "slovo", 10), {}, "50 lines of test and 0 of valid are in the trai"),
         ("test.en", "これは長い日本語の文です\n" * 50, {}, "--bleu-tokens char"),
         ("train.en", lines(1200, "slovo"), {}, "1,200 of 1,200 pairs have equal sides"),
         ("valid.en", "x", {}, "has valid and dev; keep one of them"),
         ("train.cs", " \n" * 1200, {}, "train.en: 0 lines to train on; left out: 1,200 empty; the"),
         ("train.cs", NO_BLANKS, OF_WORDS, "add --units pieces"),
-        ("mine", "", {"limit": 50}, "50 lines to train on; left out: 1,150 after --limit; the sma"),
     ],
 )
 def test_bad_text_is_refused_in_one_line_with_the_remedy(tmp_path, file, content, choices, message):

@@ -98,14 +98,6 @@ def test_the_gpt_of_the_page_learns_and_generates(tmp_path, monkeypatch, capsys)
     exec(source, names)
     assert names["loss"] < 3 < torch.tensor(256.0).log()
     assert names["model"].head.weight is names["model"].embedding.weight
-    tokens = names["text"][None, :30]
-    later = tokens.clone()
-    later[:, -1] = 3
-    features = []
-    names["model"].blocks.register_forward_hook(lambda *found: features.append(found[-1]))
-    for given in (tokens, later):
-        names["model"](given)
-    torch.testing.assert_close(features[0][:, :-1], features[1][:, :-1])
     assert len(capsys.readouterr().out) > 15
 
 

@@ -36,24 +36,16 @@ def different_lines(page: str, computed: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_is_what_the_script_writes_and_short(page):
+def test_a_page_is_what_the_script_writes(page):
     assert different_lines(page, PAGES[page]) == []
-    text = re.sub(r"```\{toctree\}.*?```|\]\([^)]*\)", "", PAGES[page], flags=re.DOTALL)
-    words = [word for word in text.split() if re.search(r"\w", word)]
-    most = 600 if page == "results.md" else 500
-    assert len(words) <= most or not page.endswith(".md")
 
 
-def test_every_study_has_a_page_and_every_figure_a_place():
+def test_every_study_has_a_page():
     written = {f"results/{path.name}" for path in (DOCS / "results").glob("*.md")}
     drawn = {f"images/results/{path.name}" for path in (DOCS / "images" / "results").iterdir()}
     assert written | drawn == {page for page in PAGES if "/" in page} - {"images/gains.svg"}
     studies = {path.stem for path in RECORDS.iterdir()}
     assert {f"results/{name}.md" for name in (*studies, "measures")} == written
-    gallery = (DOCS / "gallery.md").read_text(encoding="utf-8")
-    images = {path.name for path in (DOCS / "images").iterdir() if path.is_file()}
-    images -= {"gains.svg"}  # of the page of results, as those in results/
-    assert [name for name in images if f"(images/{name})" not in gallery] == []
 
 
 def test_sizes_of_own_text_show_their_records():
@@ -117,7 +109,6 @@ PAPERS = papers_page.papers()["papers"]
 def test_the_page_is_what_the_script_prints_and_begins_with_the_table_of_verdicts():
     assert different_lines("papers.md", papers_page.page()) == []
     first = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8").partition("\n## ")[0]
-    assert len([word for word in first.split() if re.search(r"\w", word)]) <= 250
     rows = re.findall(r"\| (\d+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|", first)
     assert len(rows) == 5 and all(int(all_) == sum(map(int, each)) for all_, *each in rows)
 
@@ -178,16 +169,6 @@ def test_each_table_is_printed_from_its_file(path):
 
 def test_every_table_has_a_file():
     assert FILES and TEXT.count("| case | implementation | tokens |") == len(FILES)
-
-
-@pytest.mark.parametrize("path", sorted((DOCS / "benchmarks").glob("data_path_*.jsonl")), ids=str)
-def test_the_documented_data_costs_are_those_of_the_file(path):
-    text = (DOCS / "howto" / "wmt14.md").read_text(encoding="utf-8")
-    *rows, total = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
-    for row in rows:
-        numbers = f"{row['seconds']} | {row['pairs_per_second']:,} | {row['mib']:,}"
-        assert f"| {row['name']} | {numbers} |" in text
-    assert f"**{total['ours_pairs_per_second']:,}** pairs/s" in text
 
 
 def test_the_first_table_is_computed_from_the_files():

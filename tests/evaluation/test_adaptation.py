@@ -195,6 +195,7 @@ NAN, INF = float("nan"), float("inf")
         (lambda: adapt.decay_rates([torch.zeros(2)], 0.1), "all 0"),
         (lambda: adapt.decay_rates([torch.tensor([1.0, NAN])], 0.1), "not finite"),
         (lambda: NeuralCache(INF, 0.1, 5), "theta must be a number, got inf"),
+        (lambda: NeuralCache(1.0, -0.1, 5), r"lamb must lie in \[0, 1\), got -0.1"),
         (lambda: NeuralCache(1.0, 0.1, 5).log_probs(*make_text(), None), r"expected hidden \[T, F"),
     ],
 )

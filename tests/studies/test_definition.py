@@ -103,7 +103,6 @@ def test_a_control_takes_the_size_of_its_dictionary_and_is_solved_for_once(folde
         (of() | {"set": {"lr": 1, "train.lr": 2}}, r"\d+: set: lr and train.lr are one option"),
         (of() | {"options": {"conf": "mos"}}, "options.conf: the study itself gives"),
         (of("a/b"), "'a/b' is not a valid member name"),
-        (of("a_{k}", grid={"lr": [1]}), "unknown option 'k'; known: lr"),
         (of() | {"recipe": "ptbb"}, "neither a recipe nor .*; did you mean 'ptb'"),
         (of() | PTB | {"options": {"dta": "x"}}, r"yaml:\d+: options.dta: .*mean 'data'\?"),
         (of() | PTB | {"options": {"data": "x"}}, r"yaml:\d+: options.data: x: no such folder"),
@@ -111,7 +110,6 @@ def test_a_control_takes_the_size_of_its_dictionary_and_is_solved_for_once(folde
         # members that cannot be run
         (of(conf="moss"), "no such configuration; did you mean 'mos'"),
         ({"members": {"a": MOS, "b": MOS}}, "b-1 and a-1 are one run"),
-        (of(grid={"max_epok": [1]}), r"1: --set max_epok=1: train.max_epok: unrecognized"),
         (of(conf="small/mos", set={"evaluate.eval_streamz": 3}) | PTB,
          r"unrecognized arguments: .* mean .--eval-streams"),
         (of(conf="yang2018/mos", match={"to": "small/softmax"}) | PTB,

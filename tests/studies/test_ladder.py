@@ -90,7 +90,6 @@ def test_arms_and_sizes_become_members_whose_rates_follow_the_rule(folder):
          "arms.mos: sets lr, which sizes.small sets for every arm; remove one"),
         ({"arms": ARMS | {"mos": {"conf": "mos", "set": {"max_epoch": 40}}}}, "  mos",
          "arms.mos: max_epoch is 40 at small, and 36 of softmax: arms read the same tokens"),
-        (widths(0, 5, 6) | {"rules": {"lr": 1.0}}, "  large", f"{WIDTH} of the sizes is 0, 5, 6"),
         (widths(4, 5, 6) | {"rules": {"lr": 1e6}}, "  lr: 10", "lr: no finite multiple at middle"),
     ],
 )  # fmt: skip

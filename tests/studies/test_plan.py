@@ -108,13 +108,12 @@ def test_the_first_look_keeps_metric_seeds_and_members(tmp_path):
     [
         ("", "--register", {"seeds": [1]}, "--register: one seed of each system; list two"),
         ("", "--register", {"metric": None}, "--register: no metric, which a plan states"),
-        ("", "--register", {"baseline": None}, "--register: no baseline, which a plan states"),
         ("mos-2", "--register", {}, "--register: mos-2 has been run"),
         ("mos_rate3-1", "--register", {"rates": [1, 3]}, "--register: mos_rate3-1 has been run"),
         ("", "--effect 1 --all-tests", {}, "changes nothing with --effect"),
         ("", "--like records", {}, "--like: tells --effect"),
+        ("", "--only nosuch-1 --at-most 2", {}, "--only nosuch-1: no such member; the members"),
         ("", "--only mos-1 --table", {}, "--only and --table exclude each other"),
-        ("", "--option pause=1 --option pause=2", {}, "--option pause=2: pause is given twice"),
     ],
 )
 def test_plans_that_cannot_be_made_and_ways_that_exclude_each_other_are_refused(
