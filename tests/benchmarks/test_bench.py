@@ -3,19 +3,15 @@
 import csv
 import subprocess
 import sys
-from dataclasses import replace
-from functools import wraps
 from pathlib import Path
 
 import pytest
 
 from highrank_plugins.benchmarks.case import CaseError, LossCase
 from highrank_plugins.benchmarks.estimate import EstimateSettings, Training
-from highrank_plugins.benchmarks.implementations import loss_step
 from highrank_plugins.benchmarks.models import parameters
 from highrank_plugins.benchmarks.run import MeasurementFailed, measure
 from highrank_plugins.common.provenance import revision
-from highrank_plugins.heads import Head
 from highrank_plugins.training.configuration import load
 from tests.cli import highrank
 
@@ -68,20 +64,6 @@ def test_memory_counts_the_tensors_of_naive_code():
     naive, ours = (measure("loss", case, name, 1, 1)["memory"]
                    for name in ("naive", "fused"))  # fmt: skip
     assert naive > 2 * whole > 2 * ours
-
-
-def test_the_memory_of_a_chunk_reaches_the_loss(monkeypatch):
-    asked, nll = [], Head.nll
-
-    @wraps(nll)
-    def noted(*args, **words):
-        asked.extend(value for name, value in words.items() if name == "memory")
-        return nll(*args, **words)
-
-    monkeypatch.setattr(Head, "nll", noted)
-    for mib in (0, 3):
-        loss_step("fused", replace(SMALL, memory=mib))()
-    assert asked == [None, 3 * 2**20]
 
 
 def test_a_failed_implementation_is_named_and_the_others_are_kept(tmp_path, monkeypatch):

@@ -56,10 +56,6 @@ def test_numbers_are_tested_with_the_direction_of_their_metric_and_give_publishe
     assert "b is better than a (p < 0.05 after" in compare(*words).output.splitlines()[-1]
     assert "b is worse than a" in compare(*words[:2], "--metric", "test_perplexity").output
     assert "Nothing is bold" in compare(*words[:2]).output
-    record = RECORDS / "multi30k_small" / "mos-1.json"
-    words = [record, "--metric", "sacrebleu"]
-    assert "no system is named softmax. Choose" in compare(*words).output
-    assert "no system" not in compare(*words, "--baseline", "mos").output
 
 
 def correlated(*words):

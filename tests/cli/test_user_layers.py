@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 
 from tests.fairseq_cli import REPOSITORY, attempt, run
-from tests.models.test_hydra import config
 from tests.stream_corpus import CERTAIN, train_streams
 from tests.trainings import (
     LANGUAGE_MODEL,
@@ -112,17 +110,6 @@ def test_a_users_layer_has_language_models_which_are_evaluated(
     refused = attempt("highrank", "evaluate", "cache", *where, *cache)
     assert refused.code == 2 and ASKS in refused.output
     highrank(home, "evaluate", "cache", *where, *cache)
-
-
-def test_yaml_trains_a_users_layer_and_the_checkpoint_holds_its_default(home, tmp_path):
-    arch, task = "transformer_arcsinh", {"_name": "translation", "data": str(home / "data-bin")}
-    settings = config(arch, task, NARROW, home / "data-bin", tmp_path / "yaml", {})
-    settings["common"]["user_dir"] = str(home / "my_layers")
-    (tmp_path / "training.yaml").write_text("# @package _group_\n" + yaml.safe_dump(settings))
-    where = ["--config-dir", tmp_path, "--config-name", "training"]
-    run("hydra-train", *where, f"hydra.run.dir={tmp_path}/run")
-    model = options_of(tmp_path / "yaml")
-    assert (model["head_pointwise"], model["head_arcsinh_c"]) == ("arcsinh", 30.0)
 
 
 def test_commands_take_a_users_layer_and_ask_for_its_user_dir(cooled, home, tmp_path):

@@ -103,17 +103,6 @@ def test_a_sample_is_spread_over_the_text_and_long_lines_are_read(tmp_path):
     assert knows("Ω", learn([path], tmp_path / "pieces", 10))
 
 
-@pytest.mark.timeout(60)
-def test_two_processes_write_what_one_writes(text, tmp_path, monkeypatch):
-    monkeypatch.setattr("highrank_plugins.data.pieces.BATCH", 2)
-    model = learn([text], tmp_path / "pieces", 60)
-    text.write_text(TEXT * 20, encoding="utf-8")
-    for processes in (1, 2):
-        write_pieces(encoder(model), text, tmp_path / f"{processes}", processes)
-    assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
-    assert len((tmp_path / "1").read_text().split("\n")) == 61
-
-
 def test_subword_nmt_pieces_join_to_moses_tokens(text, tmp_path):
     codes = pieces.learn_codes({"de": text}, tmp_path / "codes", PieceSettings(vocab_size=20))
     assert codes.read_text().startswith("#version")

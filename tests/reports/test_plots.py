@@ -1,12 +1,11 @@
 """Figures: drawn whole, readable on any page; of studies with colours, markers and their axes."""
 
-import math
 from base64 import b64decode
 
 import pytest
 from matplotlib.image import imread
 
-from highrank_plugins.common.formatting import Bars, Lines
+from highrank_plugins.common.formatting import Lines
 from highrank_plugins.reports import plots
 from tests.cli import highrank
 from tests.results.test_comparison import write
@@ -35,13 +34,6 @@ def test_curves_have_their_values_and_the_requested_scale():
     kind, _, content = plots.data_uri(CURVES).partition(",")  # on a page
     assert kind == "data:image/svg+xml;base64" and b"A &lt; B" in b64decode(content)
     assert plots.data_uri(CURVES) == f"{kind},{content}"
-
-
-def test_values_that_are_not_finite_leave_gaps():
-    for value in (math.inf, math.nan):
-        plots.rendered(Bars({"": {"a": 1.0, "b": value}}, "t", ("x", "y"))).canvas.draw()
-        curve = Lines({"c": ([1, 2, 3], [1.0, value, 2])}, "t", ("x", "y"), "log")
-        plots.rendered(curve).canvas.draw()
 
 
 # system → perplexity, rank, speed and components
