@@ -8,7 +8,7 @@ import torch
 from highrank_plugins.analysis import components, divergence, predictions
 from highrank_plugins.analysis.divergence import Estimate, drawn_pairs, mean_pairwise_kld, row_kld
 from highrank_plugins.analysis.predictions import Band, perplexity_by_band, target_ranks
-from highrank_plugins.heads import build_pointwise, pointwise_names
+from highrank_plugins.heads import build_pointwise
 from tests.heads.cases import MIXTAPE, make_features
 
 PROBS = torch.tensor(
@@ -124,11 +124,3 @@ def test_slopes_are_summarised_and_start_with_the_published_spread():
     assert components.slope_statistics(plif) == pytest.approx(
         (3.0, math.sqrt(14 / 4), 1.0, 6.0), rel=1e-5
     )
-
-
-@pytest.mark.parametrize("name", pointwise_names())
-def test_curves_go_through_the_origin_and_rise(name):
-    function = build_pointwise(name)
-    z, f = components.pointwise_curve(function, -3, 3, points=7)
-    assert z.tolist() == [-3, -2, -1, 0, 1, 2, 3] and f[3] == 0 and (f.diff() > 0).all()
-    torch.testing.assert_close(f.diff(), function(z).detach().diff())

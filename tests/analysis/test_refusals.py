@@ -13,8 +13,8 @@ from highrank_plugins.analysis.retention import gradient_retention
 from highrank_plugins.analysis.unargmaxable_words import unargmaxable, unargmaxable_classes
 from highrank_plugins.heads import build_head, head_names
 from highrank_plugins.measures.word_similarity import read_word_pairs, word_similarity
-from tests.analysis.test_predictions import COUNTS, LOG_PROBS, NLL, PROBS, TARGET, log_probs
-from tests.analysis.test_spectrum import matrix, random
+from tests.analysis.test_predictions import COUNTS, LOG_PROBS, NLL, TARGET, log_probs
+from tests.analysis.test_spectrum import random
 from tests.analysis.test_statistics import BAD, GOOD, REFERENCE
 from tests.analysis.test_unargmaxable_words import CORNERS
 from tests.measures.test_every_measure import LENGTHS, ROWS, VECTORS, pairs
@@ -42,21 +42,17 @@ similarity, bleu = partial(word_similarity, rows=ROWS), statistics.paired_bleu
 # the message, the function and its arguments
 REFUSALS = [
     ("log_prior, row 0: the probabilities sum to 3", components.component_use, torch.zeros(2, 3)),
-    (r"within \(0, 4\), got \[4\]", gates, (4,)),
     (r"within \(0, 4\)", gates, (2, 1)),
-    ("block 1, row 1: entry 2 is nan", mean_pairwise_kld, [P, changed(P, NAN)]),
-    ("row 0: .* sum to 22; pass log-prob", mean_pairwise_kld, [P, P + math.log(22)]),
-    *(("no rows", mean_pairwise_kld, blocks) for blocks in ([], [P[:0]])),
-    ("row 0: the probabilities sum to", target_ranks, PROBS, TARGET),
     ("row 1: entry 2 is nan", target_ranks, changed(LOG_PROBS, NAN), TARGET),
-    ("a token is NaN, or has a neg", perplexity_by_band, NLL, COUNTS - 1, ()),
     ("a token is NaN, or has a neg", perplexity_by_band, NLL * NAN, COUNTS, ()),
-    ("bands: ends must increase", perplexity_by_band, NLL, COUNTS, (10, 10)),
+    ("singular value 2 is 0", spectrum.spectral_decay, torch.tensor([1.0, 0.0])),
+    ("no rows", spectrum.spectrum, [torch.zeros(0, 3)]),
+    ("not finite", gradient_retention, W, random(3, 5) * NAN),
+    ("not finite", unargmaxable, CORNERS * NAN),
+    ("a measure is constant", statistics.pearson, [1, 1, 1], [1, 2, 3]),
+    ("block 1, row 1: entry 2 is nan", mean_pairwise_kld, [P, changed(P, NAN)]),
     ("bands: ends must increase", perplexity_by_band, NLL, COUNTS, (0, 10)),
     *((r"eps must lie in \(0, 1\)", spectrum.effective_rank, ONES, e) for e in (0.0, 1, 2, NAN)),
-    *(("1 < last ≤ 4", spectrum.spectral_decay, ONES, last) for last in (0, 1, 5)),
-    ("singular value 2 is 0", spectrum.spectral_decay, torch.tensor([1.0, 0.0])),
-    ("all singular values are 0", spectrum.spectral_entropy, torch.zeros(3)),
     *(
         ("singular_values: ", function, torch.tensor(bad), *more)
         for bad in ([], [1.0, -1.0], [NAN])
@@ -67,17 +63,9 @@ REFUSALS = [
             (spectrum.spectral_decay,),
         )
     ),
-    *(
-        (f"block 3, row 3: entry 4 is {bad}", partial(spectrum.spectrum, method=method), blocks)
-        for bad in (NAN, math.inf, -math.inf)
-        for blocks in [changed(matrix(), bad, 33, 4).split(10)]
-        for method in ("tsqr", "gram")
-    ),
-    *(("no rows", spectrum.spectrum, blocks) for blocks in ([], [torch.zeros(0, 3)])),
+    ("all singular values are 0", spectrum.spectral_entropy, torch.zeros(3)),
     ("a single row always has rank 1", spectrum.spectrum, [torch.zeros(1, 3)]),
-    ("of auto, tsqr, gram, got 'qr'", partial(spectrum.spectrum, method="qr"), [matrix()]),
-    ("not finite", gradient_retention, W / 0, random(3, 5)),
-    ("not finite", gradient_retention, W, random(3, 5) * NAN),
+    ("three pairs or more, got 2", statistics.pearson, [1, 2], [1, 2]),
     ("zero everywhere", gradient_retention, W, torch.zeros(3, 5)),
     *(
         (message, partial(similarity, pairs=pairs(1, 2, 3, 4)), vectors)
@@ -86,7 +74,6 @@ REFUSALS = [
             ("the vector of 'b' has norm nan", VECTORS + LENGTHS.where(LENGTHS < 5, NAN)),
         )
     ),
-    ("not finite", unargmaxable, CORNERS * NAN),
     ("not finite", unargmaxable, CORNERS, torch.full((4,), -math.inf)),
     ("softmax.*must increase", partial(classes, pointwise="multimax"), "softmax"),
     *((f"not applicable to {of}", classes, of) for of in sorted({*head_names()} - {"softmax"})),
@@ -101,13 +88,8 @@ REFUSALS = [
             ([2.0, 2.0], "both systems have a standard deviation of 0"),
         )
     ),
-    ("three pairs or more, got 2", statistics.pearson, [1, 2], [1, 2]),
-    ("a measure is constant", statistics.pearson, [1, 1, 1], [1, 2, 3]),
-    ("a measure is constant", statistics.pearson, [1, 2, 3], [2, 2, 2]),
     ("NaN or infinite", statistics.pearson, [1, 2, NAN], [1, 2, 3]),
     ("'system b': 59", bleu, {"a": BAD, "b": GOOD[1:]}, [REFERENCE]),
-    ("'reference 0': 59", bleu, {"a": BAD, "b": GOOD}, [REFERENCE[1:]]),
-    ("same number of lines", bleu, {"a": BAD, "b": GOOD}, []),
 ]
 
 

@@ -143,16 +143,3 @@ def test_searches_and_cutting_planes_change_no_answer(monkeypatch):
             orders = [permutation(600, seed)[:20] for seed in range(4)]
             found.append([reach(weight, bias, order, given) for order in orders])
         assert found[0] == found[1] == found[2] and len({*found[0]}) > 1
-
-
-def test_searches_and_cutting_planes_keep_programs_few_and_small(monkeypatch):
-    sizes, solve = [], unargmaxable_words._solved
-
-    def noted(own, their, *more):
-        sizes.append(len(their))
-        return solve(own, their, *more)
-
-    monkeypatch.setattr(unargmaxable_words, "_solved", noted)
-    assert unargmaxable(random(200, 20) - random(20, seed=2)).tolist() == [] == sizes
-    sets, _ = reach(random(3000, 16), None, permutation(3000, 1)[:20])
-    assert 1 <= sets < 20 and max(sizes) < 600

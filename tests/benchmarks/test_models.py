@@ -6,21 +6,19 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from fairseq import options
+from torch.utils.flop_counter import FlopCounterMode
 
-import highrank_plugins
-from highrank_plugins.benchmarks import measuring, run
-from highrank_plugins.benchmarks.case import LossCase, ModelCase, presets
+from highrank_plugins.benchmarks import implementations, measuring, run
+from highrank_plugins.benchmarks.case import CaseError, LossCase, ModelCase, presets
+from highrank_plugins.benchmarks.implementations import available, loss_function, loss_step
 from highrank_plugins.benchmarks.measuring import MeasurementFailed, OutOfMemory, Timing
 from highrank_plugins.benchmarks.models import model_step, parameters
-from highrank_plugins.models import head_monitor
 from highrank_plugins.models.awd_lstm_lm import AWDLSTMLanguageModel
 from highrank_plugins.training import configuration
-from highrank_plugins.training.command_line import words_of
+from tests.heads.toys import toys  # noqa: F401  (pytest finds the fixture by its name)
 from tests.recipes.running import RECIPES
-from tests.trainings import NARROW
 
-SIZES = "--decoder-embed-dim 8 --decoder-hidden-size 12 --decoder-last-hidden-size 10"
+WIDTHS = "--decoder-embed-dim 8 --decoder-hidden-size 12 --decoder-last-hidden-size 10"
 SOFTMAX = "awd_lstm_lm_softmax_ptb --decoder-embed-dim 8 --decoder-hidden-size 12"
 LOSS = LossCase("mos", tokens=64, dim=16, classes=500)
 CASE = ModelCase(60, sentences=2, length=5, task="bptt_language_modeling", baseline=SOFTMAX)
@@ -35,25 +33,13 @@ def test_a_step_trains_and_carries_the_state(monkeypatch):
         return forward(self, *args, **kwargs)
 
     monkeypatch.setattr(AWDLSTMLanguageModel, "forward", remember)
-    step = model_step("train", f"awd_lstm_lm_mos_ptb --head-components 2 {SIZES}", CASE)
+    step = model_step("train", f"awd_lstm_lm_mos_ptb --head-components 2 {WIDTHS}", CASE)
     step()
     weights = [parameter.detach().clone() for parameter in models[0].parameters()]
     step()
     assert states[0] is None and not states[1][0][0].requires_grad
     after = models[0].parameters()
     assert any(not torch.equal(a, b) for a, b in zip(weights, after, strict=True))
-
-
-@pytest.mark.parametrize(("option", "measured"), [("--head-monitor 1", 2), ("", 0)])
-def test_the_monitor_measures_at_every_step(option, measured, monkeypatch):
-    seen = []
-    monkeypatch.setattr(head_monitor, "take_snapshot", lambda head, *batch: seen.append(batch))
-    case = ModelCase(classes=30, sentences=2, length=5, shape=" ".join(NARROW))
-    step = model_step("train", f"transformer_mos {option}", case)
-    step()
-    step()
-    assert [features.shape for features, *_ in seen] == [(2, 5, 32)] * measured
-    model_step("generate", "transformer_mos", case)()  # beam search is a step, too
 
 
 def test_the_baseline_is_compared_per_token_and_failures_are_told_in_a_line(monkeypatch):
@@ -125,51 +111,110 @@ def test_presets_have_the_papers_sizes():
             assert losses[f"wmt_en_{language}/{layer}"].bias == has_bias, (language, layer)
 
 
-# preset of `bench train`, also with --generate → each model, in order, and its configuration
-CONFIGURATIONS: dict[str, list[str | None]] = {
-    # None is fairseq's own
-    "wmt_en_de": [None, *(f"wmt14_en_de/yang2019/{of}" for of in ("mixtape", "mixtape", "mos"))],
-    "wmt_en_fr": [None, "wmt14_en_fr/yang2019/mixtape", "wmt14_en_fr/yang2019/mos"],
-    "ptb": [
-        *(f"ptb/yang2018/{of}" for of in ("mos_k3", "mos_k5", "mos_k10", "mos")),
-        *(f"ptb/yang2019/{of}" for of in ("mixtape", "mixtape_no_sharing")),
-    ],
-    "wikitext2": ["wikitext2/yang2018/mos", "wikitext2/yang2019/mixtape"],
-    "one_billion": [
-        "one_billion_word/yang2018/mos",
-        *(f"one_billion_word/yang2019/{of}" for of in ("mixtape", "mixtape_no_sharing")),
-    ],
-}
-# Mixtape with a tenth of the classes frequent, where the paper has half
-CHANGED = {"wmt_en_de": {"head_frequent_ratio": 0.1}}
-
-
 def train_of(name: str) -> dict[str, Any]:
     recipe, _, conf = name.partition("/")
     return configuration.load(RECIPES / recipe / "conf" / f"{conf}.yaml").train
 
 
-def layer_of(words: list[str]) -> dict[str, Any]:
-    """Return the options of the layer after the architecture's defaults, but its learning rate."""
-    highrank_plugins.register()
-    parser = options.get_training_parser()
-    args = vars(options.parse_args_and_arch(parser, ["nowhere", *words]))
-    return {n: args[n] for n in args if n.startswith("head") and not n.endswith("_lr")}
+# -- the code that losses are compared with computes the same loss, also of a new layer --
+
+pytestmark = pytest.mark.usefixtures("toys")
+SIZES = {"tokens": 12, "dim": 8, "classes": 30, "dtype": "float64"}
+SMOOTHED = {**SIZES, "label_smoothing": 0.1}
+MOS_GSS = LossCase("mos", components=3, pointwise="gss", **SMOOTHED)
+MIXTAPE = LossCase("mixtape", components=4, frequent=10, gate_dim=4, **SMOOTHED)
+CASES = [
+    LossCase("softmax", **SMOOTHED),
+    LossCase("moc", components=3, pointwise="sigsoftmax", **SIZES),
+    LossCase("mos", components=3, **SIZES),
+    LossCase("mos", components=3, pointwise="plif", **SIZES),
+    MOS_GSS,
+    MIXTAPE,
+]
+# a structure and a function that the package does not have are measured without further code
+TOY = LossCase("residual", tokens=24, dim=16, classes=50, pointwise="bend", label_smoothing=0.1)
 
 
-@pytest.mark.parametrize("preset", CONFIGURATIONS)
-def test_a_preset_has_the_layers_of_the_configurations(preset):
-    for case in (
-        known[preset] for kind in ("train", "generate") if preset in (known := presets(kind))
+@pytest.fixture(autouse=True)
+def forget_compiled_code():
+    """Torch refuses to compile one function for more than eight cases in a process."""
+    torch.compiler.reset()
+
+
+def assert_is_the_loss(implementation, case):
+    head = case.build_head().double()
+    features = torch.randn(case.tokens, case.dim, dtype=torch.float64, requires_grad=True)
+    target = torch.arange(case.tokens)
+    inputs = [features, *head.parameters()]
+    want = head.nll(
+        features, target, label_smoothing=case.label_smoothing, reduction="sum", impl="reference"
+    ).loss
+    got = loss_function(implementation, case)(head, features, target)
+    # the naive code of MoS adds 1e-8 to probabilities
+    close = {"rtol": 1e-5, "atol": 1e-6} if "gathered" not in implementation else {}
+    torch.testing.assert_close(got, want, **close)
+    for ours, theirs in zip(
+        torch.autograd.grad(got, inputs), torch.autograd.grad(want, inputs), strict=True
     ):
-        for spec, conf in zip(case.models, CONFIGURATIONS[preset], strict=True):
-            if conf is None:
-                assert spec == case.baseline
-                continue
-            train = train_of(conf)
-            wanted = layer_of(words_of(train))
-            task = ["--task", case.task, "--criterion", train["criterion"]]
-            found = layer_of([*task, "--arch", *spec.split(), *case.shape.split()])
-            assert found.keys() == wanted.keys()
-            other = {name: found[name] for name in wanted if wanted[name] != found[name]}
-            assert other in ({}, CHANGED.get(preset)), (spec, conf)
+        torch.testing.assert_close(ours, theirs, **close)
+
+
+GATES = [replace(MIXTAPE, components=8), replace(MIXTAPE, components=3, gates="softmax")]
+EAGER = [(name, case) for name in ("naive", "gathered") for case in [*CASES, *GATES, TOY]]
+CAPTURED = [("compiled", MOS_GSS), ("gathered_compiled", MIXTAPE)]
+
+
+@pytest.mark.parametrize(("implementation", "case"), EAGER + CAPTURED, ids=str)
+def test_eager_and_captured_code_computes_the_loss(implementation, case, monkeypatch):
+    """Leave out inductor, which takes long."""
+    monkeypatch.setattr(implementations, "COMPILER", "aot_eager")
+    assert_is_the_loss(implementation, case)
+
+
+@pytest.mark.long
+@pytest.mark.cpp
+@pytest.mark.parametrize("implementation", ["compiled", "gathered_compiled"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_compiled_code_computes_the_loss(case, implementation):
+    assert_is_the_loss(implementation, case)
+
+
+def test_a_second_step_compiles_nothing(monkeypatch):
+    """The first step of a process is the warm-up of the second, whose memory is measured."""
+    compiled = []
+
+    def compiler(graph, inputs):
+        compiled.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(implementations, "COMPILER", compiler)
+    case = LossCase("mos", components=3, **SIZES)
+    implementations._compiled.cache_clear()
+    loss_step("naive", LossCase("softmax", **SMOOTHED))()  # another layer's code does not matter
+    for _ in range(2):
+        loss_step("compiled", case)()
+    assert len(compiled) == 1
+
+
+@pytest.mark.parametrize("case", [*CASES, replace(MIXTAPE, components=2, frequent=30)], ids=str)
+def test_the_floor_counts_the_operations_of_the_naive_code(case):
+    """Count every product once forward and twice backward, as autograd does."""
+    products = sum(6 * rows * inner * columns for rows, inner, columns in case.products())
+    for implementation in ("gemm_floor", "naive"):
+        step = loss_step(implementation, case)
+        with FlopCounterMode(display=False) as counter:
+            step()
+        assert counter.get_total_flops() == products
+
+
+def test_a_new_head_describes_itself():
+    assert TOY.products() == [(24, 16, 16), (24, 16, 50)]
+    assert available("liger", TOY) == "plain softmax only"
+    for impl in ("gemm_floor", "naive", "reference", "chunked", "auto"):
+        assert available(impl, TOY) is None
+        loss_step(impl, TOY)()
+    for impl in ("fused", "cpp", "triton"):
+        assert available(impl, TOY) == "residual has no fused loss"
+        assert available(impl, replace(TOY, head="softmax")) is None
+    with pytest.raises(CaseError, match="did you mean 'residual'"):
+        replace(TOY, head="resdual").layer()

@@ -136,10 +136,7 @@ def test_the_record_says_what_was_done_and_progress_is_saved_next_to_the_checkpo
     assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint_best.pt", "out.json"]
     assert found["point"] == {"lr": 0.01, "eps": 0.001, "lambda": 0.01}
     assert found["signature"] == f"split:valid|tokens:{found['tokens']}|eval:dynamic"
-    assert found["options"]["train-batch-size"] == 10
-    assert found["statistics"]["tensors"] == 1 + 2 * 4 + 4  # embedding, LSTMs, MoS and its bias
     assert found["grid"] is None and found["checkpoint"]["arch"] == "awd_lstm_lm_mos"
-    assert {"command", "versions", "git", "hardware"} <= found.keys()
 
 
 def test_a_diverging_point_does_not_end_the_search(call, tmp_path):
@@ -157,17 +154,11 @@ def test_a_diverging_point_does_not_end_the_search(call, tmp_path):
     [
         ("dynamic", [*STEP, "--lr", "1e30,1e31", "--grid"], "failed at every point"),
         ("dynamic", [*STEP, "--lr", "0.1,0.2"], "2 combinations of values: add --grid"),
-        ("dynamic", [*STEP, "--lr", "fast"], "--lr fast: expected numbers separated by"),
         ("dynamic", [*STEP, "--lambda", "1.5"], "--lambda must lie in [0, 1], got 1.5"),
         ("dynamic", [*STEP, "--eps", "0"], "--eps must be above 0, got 0"),
-        ("dynamic", [*STEP, "--split", "nothing"], "split 'nothing' is missing"),
-        ("dynamic", [*STEP, "--train-batch-size", "100000"], "cannot fill 100000 streams"),
-        ("dynamic", [*STEP, "--grid-tokens", "5"], "--grid-tokens has no effect without --grid"),
         ("cache", [*CACHE, "--lambda", "1"], "--lambda must lie in [0, 1), got 1.0"),
-        ("cache", [*CACHE, "--window", "0"], "--window must be at least 1, got 0"),
         ("cache", [*CACHE, "--window", "69"], "--window 69: test has 69 tokens and never fills"),
         ("cache", [*CACHE_GRID, "--grid-tokens", "20"], "--window 20: valid has 20 tokens and"),
-        ("cache", [*CACHE, "--window", "2.5"], "--window 2.5: expected whole numbers"),
     ],
     ids=lambda value: " ".join(value[-2:]) if isinstance(value, list) else "",
 )

@@ -20,20 +20,12 @@ BROKEN = {
     "an option of another structure": (
         T, f"components: str = 'many', {T}", "--head-components is an option of cooled and of mixt"
     ),
-    "an option of a function": (
-        T, f"softcap_cap: float = 1.0, {T}", "--head-softcap-cap is an option of cooled and of so"
-    ),
     **{
         f"the default {default}": ("c: float = 30.0", default, f"{ARCSINH} the argument c .* needs")
         for default in ("c: float", "c=None", "c=float('inf')", "c=[30.0]")
     },
     "a missing argument of all layers": (
         " embed_dim=None, weight=None,", "", f"{COOLED} its constructor lacks embed_dim, weight, w"
-    ),
-    "a missing argument of a mixture": (
-        "heads import Head, register_head",
-        "heads import MixtureOfContexts as Head, register_head",
-        f"{COOLED} its constructor lacks locked_dropout, which layers of its kind take",
     ),
     "a name of fairseq's": ('e("arcsinh")', 'e("lm")', r"layer 'lm': .*\(lstm_lm\); choose anothe"),
     "code that fails": ('e("arcsinh")', "e(arcs)", "NameError: name 'arcs' is not defined"),

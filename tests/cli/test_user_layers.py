@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 
 from tests.fairseq_cli import REPOSITORY, attempt, run
-from tests.models.test_hydra import config
 from tests.stream_corpus import CERTAIN, train_streams
 from tests.trainings import (
     LANGUAGE_MODEL,
@@ -114,17 +112,6 @@ def test_a_users_layer_has_language_models_which_are_evaluated(
     highrank(home, "evaluate", "cache", *where, *cache)
 
 
-def test_yaml_trains_a_users_layer_and_the_checkpoint_holds_its_default(home, tmp_path):
-    arch, task = "transformer_arcsinh", {"_name": "translation", "data": str(home / "data-bin")}
-    settings = config(arch, task, NARROW, home / "data-bin", tmp_path / "yaml", {})
-    settings["common"]["user_dir"] = str(home / "my_layers")
-    (tmp_path / "training.yaml").write_text("# @package _group_\n" + yaml.safe_dump(settings))
-    where = ["--config-dir", tmp_path, "--config-name", "training"]
-    run("hydra-train", *where, f"hydra.run.dir={tmp_path}/run")
-    model = options_of(tmp_path / "yaml")
-    assert (model["head_pointwise"], model["head_arcsinh_c"]) == ("arcsinh", 30.0)
-
-
 def test_commands_take_a_users_layer_and_ask_for_its_user_dir(cooled, home, tmp_path):
     data, model, back = home / "data-bin", tmp_path / "model", tmp_path / "back.pt"
     card = ["--output", tmp_path / "card.html", "--json", tmp_path / "card.json"]
@@ -148,18 +135,6 @@ def test_commands_take_a_users_layer_and_ask_for_its_user_dir(cooled, home, tmp_
     assert texts[0] == texts[1]
     refused = attempt("generate", data, "--path", cooled, *TINY)
     assert refused.code == 2 and ASKS in refused.output.splitlines()[-1]
-
-
-BENCH, SIZES = "bench loss --preset softmax_ptb --repeats 1", "--tokens 20 --classes 50"
-
-
-def test_a_users_layer_is_timed_and_listed(home):
-    for words, shown in (
-        (f"{BENCH} --pointwise=arcsinh --impl fused {SIZES}", "| fused |"),
-        (f"{BENCH} --head=cooled --impl naive {SIZES}", "| naive |"),
-        ("list archs", "transformer_lm_arcsinh_gpt\n"),
-    ):
-        assert shown in highrank(home, *words.split())
 
 
 @pytest.fixture(scope="module")
@@ -229,13 +204,3 @@ def test_code_that_ignores_a_value_of_a_checkpoint_is_refused(
         assert "another output layer: --head-arcsinh-c 20.0 there, " in message
         assert "its code of the layer" in message
     assert not model.exists()
-
-
-def test_a_fixed_number_is_in_the_checkpoint_too(home, tmp_path):
-    user_dir = changed(tmp_path, *FIXED)
-    train(home / "data-bin", user_dir, tmp_path, "transformer_arcsinh", 1)
-    at = ["--path", last(tmp_path), "--user-dir", home / "my_layers", *TINY]
-    assert "H-0" in run("generate", home / "data-bin", *at).output
-    six = changed(tmp_path / "six", *FIXED, ("self.c = 5.0", "self.c = 6.0"))
-    refused = attempt("generate", home / "data-bin", *at, "--user-dir", six)
-    assert "--head-arcsinh-c 5.0 there, 6.0 in the model" in refused.output

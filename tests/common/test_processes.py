@@ -7,15 +7,21 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import pytest
+import torch
+from fairseq.sequence_generator import EnsembleModel, SequenceGenerator
 
+import highrank_plugins
 from highrank_plugins.common import processes
+from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.processes import batches, ordered_map, processes_started, python
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.training.launch.plan import Plan, rank_words
 from highrank_plugins.training.launch.torchrun import torchrun_words
+from tests.models.small import build
 
 ROOT = Path(__file__).parents[2]
 
@@ -86,17 +92,12 @@ SEVERAL = [
     {"TORCHELASTIC_RUN_ID": "left", "OMPI_COMM_WORLD_SIZE": "4"},
     {"HIGHRANK_LAUNCHED": "7", "RANK": "0", "PMI_SIZE": "4"},
     {"PBS_TASKNUM": "2", "PBS_NODEFILE": "nodes"},
-    {"RANK": "0", "WORLD_SIZE": "+04\n"},
 ]
 ALONE = [
     {},
     {"SLURM_PROCID": "0", "SLURM_NTASKS": "8"},  # a batch script
-    {"RANK": "8"},  # of a matrix, perhaps
-    {"WORLD_SIZE": "8"},
     {"RANK": "0", "WORLD_SIZE": ""},
-    {"PMI_SIZE": "many"},
     {"PBS_TASKNUM": "1", "PBS_NODENUM": "0", "PBS_NODEFILE": "nodes"},  # a batch script
-    {"PBS_TASKNUM": "146", "PBS_NODEFILE": "node"},
     {**TORCHRUN, "WORLD_SIZE": "1", "SLURM_STEP_NUM_TASKS": "4"},  # a torchrun in each task
     {"HIGHRANK_LAUNCHED": "7", "RANK": "0", "WORLD_SIZE": "1", "PMI_SIZE": "4"},
 ]
@@ -117,25 +118,6 @@ def test_processes_started_together_are_counted(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=re.escape(said)):
         Plan(("fairseq-train",), tmp_path).check_meeting()
     Plan(("fairseq-train",), tmp_path, 2, rendezvous="a:1").check_meeting()
-
-
-FAULTS = """
-import os, resource, sys
-from highrank_plugins.common.patching import keep_freed_memory
-keep_freed_memory()
-for _ in range(3):
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    b'x' * (int(sys.argv[1]) * 2**20)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
-
-
-def test_freed_memory_is_kept_unless_it_is_large_or_the_user_chose():
-    own = {"MALLOC_MMAP_THRESHOLD_": "1000000"}
-    for mebibytes, variables, again in ((100, {}, False), (300, {}, True), (100, own, True)):
-        words = [sys.executable, "-c", FAULTS, str(mebibytes)]
-        done = subprocess.run(words, env=os.environ | variables, capture_output=True, check=True)
-        assert (int(done.stdout) > mebibytes * 2**20 / 4096 / 2) == again
 
 
 def slow_when_even(number: int) -> tuple[int, int]:
@@ -188,3 +170,60 @@ def test_no_process_outlives_a_killed_main_process():
     assert main.stdout is not None and main.stdout.readline()
     main.kill()
     main.stdout.read()  # ends when no process holds the pipe
+
+
+# -- what is replaced can still be scripted; what is deferred still works --
+
+
+def test_a_stock_generator_can_be_scripted(mt_data):
+    highrank_plugins.register()
+    assert hasattr(EnsembleModel.forward_decoder, "highrank_patch")
+    built = build(mt_data, "transformer_tiny", "--criterion", "cross_entropy")
+    dictionary, sample = built.task.target_dictionary, built.batch()
+    generator = SequenceGenerator([built.model.eval()], dictionary, beam_size=2, max_len_b=5)
+    want = generator.generate([built.model], sample)
+    found = torch.jit.script(generator)({"net_input": sample["net_input"]})
+    for ours, theirs in zip(found, want, strict=True):
+        assert ours[0]["tokens"].equal(theirs[0]["tokens"])
+
+
+def test_a_running_script_gets_the_replacement_of_its_module(monkeypatch, tmp_path):
+    modules = [types.ModuleType(name) for name in ("fairseq_cli.toy", "__main__", "other")]
+    for module, name in zip(modules, ("toy.py", "toy.py", "other.py"), strict=True):
+        module.__file__ = str(tmp_path / name)
+        exec("def main(): return 'stock'\ndef command(): return main()", vars(module))
+    owner, script, other = modules
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    replaces(owner, "main")(lambda stock: f"ours of {stock()}")
+    replaces(other, "main")(lambda stock: "not theirs")
+    assert owner.command() == script.command() == "ours of stock"
+
+
+PROGRAM = """
+import importlib.util
+import sys
+from highrank_plugins.common.patching import import_fairseq
+class Library:
+    # looks for scikit-learn while fairseq is imported, as a library that fairseq imports may
+    def find_spec(self, name, path=None, target=None):
+        if name == "fairseq.tasks":
+            assert importlib.util.find_spec("sklearn") is not None
+            print("looked")
+sys.meta_path.insert(0, Library())
+import_fairseq()
+assert not {"sklearn", "sklearn.metrics", "scipy.stats"} & sys.modules.keys()
+import numpy as np
+from fairseq.criterions import sentence_prediction as criterion
+from fairseq.tasks import audio_classification as task
+labels, guesses = np.array([1, 0, 1, 1]), np.array([1, 0, 0, 1])
+assert abs(criterion.acc_and_f1(guesses, labels)["f1"] - 0.8) < 1e-9
+assert abs(criterion.pearson_and_spearman(guesses, labels)["pearson"] - 0.5773502692) < 1e-9
+assert task.sklearn_metrics.roc_curve(labels, guesses)[0][-1] == 1
+import sklearn.metrics, scipy.stats
+assert type(sklearn.metrics).__name__ == "module" and scipy.stats.norm.cdf(0) == 0.5
+"""
+
+
+def test_statistics_are_imported_when_they_are_used():
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout == "looked\n", done.stderr

@@ -68,17 +68,10 @@ def test_commands_say_what_they_read_and_wrote(tmp_path):
         assert done.exit_code == code, done.output
         return done.output
 
-    checked = called("check-text", tmp_path / "valid.en", tmp_path / "valid.en")
-    assert "valid.en: 2 lines, 7 words of 5 types, the longest line has 4\n" in checked
     options = ["--languages", "en,de", "--processes", 1, "--vocab-size"]
     said = called("pieces", tmp_path, tmp_path / "out", *options, 250)
-    for line in (
-        "valid: 1 of 2 lines are in the training text, too", "learning from 80 lines",
-        "test: 2 of 2 lines are in",
-        "times on average: fewer pieces learn more; try --vocab-size 100",
-    ):  # fmt: skip
-        assert line in said
-    assert re.search(r"valid.en: \d+ pieces of \d types, [\d.]+% new\n", said)
+    assert "valid: 1 of 2 lines are in the training text, too" in said
+    assert "fewer pieces learn more; try --vocab-size 100" in said
     assert "fewer" not in called("pieces", tmp_path, tmp_path / "less", *options, 40)
     refused = called("pieces", tmp_path, tmp_path / "o", *options, 900, code=2)
     assert "(--vocab-size) 900 does not fit the text: the text has 296 pieces" in refused
@@ -108,17 +101,6 @@ def test_a_sample_is_spread_over_the_text_and_long_lines_are_read(tmp_path):
     assert knows("b", model) and not knows("a", model)
     path.write_text("ab " * 3000 + "Ω\n", encoding="utf-8")
     assert knows("Ω", learn([path], tmp_path / "pieces", 10))
-
-
-@pytest.mark.timeout(60)
-def test_two_processes_write_what_one_writes(text, tmp_path, monkeypatch):
-    monkeypatch.setattr("highrank_plugins.data.pieces.BATCH", 2)
-    model = learn([text], tmp_path / "pieces", 60)
-    text.write_text(TEXT * 20, encoding="utf-8")
-    for processes in (1, 2):
-        write_pieces(encoder(model), text, tmp_path / f"{processes}", processes)
-    assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
-    assert len((tmp_path / "1").read_text().split("\n")) == 61
 
 
 def test_subword_nmt_pieces_join_to_moses_tokens(text, tmp_path):

@@ -84,17 +84,6 @@ def test_the_readme_and_most_sentences_are_short():
     assert lines.index("```bash") < 12
 
 
-def test_sentences_that_are_long_or_hang_on_another_are_found(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("# Title\n\nShort one. Long " + "word " * 39 + "end.\n\n- item\n- other item\n")
-    assert max(map(words, sentences(page))) == 41
-    assert "item" in sentences(page) and "Title" in sentences(page)
-    source = 'def f():\n    """Do it.\n\n    Args:\n        a: ' + "word " * 36 + '.\n    """\n'
-    assert max(map(words, docstring_sentences(source))) == 36
-    texts = ["Those of MoS.", "It is the former of two.", "The slowest EPYC that we met."]
-    assert all(map(HANGS.search, texts)) and not HANGS.search("The gates of MoS.")
-
-
 def docstring_sentences(source: str) -> Iterator[str]:
     """Yield the sentences of a module's docstrings, and each item of a list as one."""
     for docstring in re.findall(r'^ *r?"""(?=\S)(.*?)"""', source, re.DOTALL | re.MULTILINE):
@@ -152,11 +141,6 @@ def broken(page: Path) -> list[str]:
     return found
 
 
-def test_links_lead_somewhere(tmp_path):
+def test_links_lead_somewhere():
     for page in (*PAGES, ROOT / "SECURITY.md", ROOT / "CHANGELOG.md"):
         assert broken(page) == []
-    (tmp_path / "other.md").write_text("# A title: two words\n")
-    page = tmp_path / "page.md"
-    links = "[a](other.md#a-title-two-words) [b](other.md#b) [c](no.md) [d](#page) [e](#a)"
-    page.write_text(f"# Page\n\n{links}\n")
-    assert broken(page) == ["page.md:3: other.md#b", "page.md:3: no.md", "page.md:3: #a"]

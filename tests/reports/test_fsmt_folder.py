@@ -134,9 +134,7 @@ def swapped(vocabulary):
 @pytest.mark.parametrize(("name", "fault", "message"), [
     ("config.json", with_config(activation_function="gelu"), "another function"),
     ("config.json", with_config(scale_embedding=False), "another function"),
-    ("config.json", with_config(decoder_attention_heads=4), "another function"),
     ("target_vocab.json", swapped, r"vocab\.json: its sha256 is"),
-    ("source.spm", lambda text: text[:-1], r"source\.spm: its sha256 is"),
 ])  # fmt: skip
 def test_transformers_computes_what_was_certified_and_faults_are_refused(
     folder, tmp_path, name, fault, message
@@ -150,18 +148,7 @@ def test_transformers_computes_what_was_certified_and_faults_are_refused(
         certify(tmp_path / "copy")
 
 
-def test_a_torchaudio_that_does_not_fit_and_missing_transformers_are_named(monkeypatch, tmp_path):
-    """Import what transformers imports where fairseq's torchaudio needs another torch."""
-    pytest.importorskip("transformers", reason="needs transformers")
-    package, facts = tmp_path / "torchaudio", tmp_path / "torchaudio-2.11.0.dist-info"
-    package.mkdir()
-    facts.mkdir()
-    (package / "__init__.py").write_text("raise OSError('cannot load _torchaudio.abi3.so')")
-    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: torchaudio\nVersion: 2.11.0\n")
-    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import highrank_plugins.huggingface"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    said = "UserError: highrank_plugins.huggingface: the torchaudio here does not fit"
-    assert said in done.stderr and "pip uninstall torchaudio" in done.stderr
+def test_missing_transformers_are_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "transformers", None)
     monkeypatch.delitem(sys.modules, "highrank_plugins.huggingface", raising=False)
     with pytest.raises(UserError, match=r"pip install 'transformers>=5\.0,<6'"):
@@ -171,12 +158,9 @@ def test_a_torchaudio_that_does_not_fit_and_missing_transformers_are_named(monke
 # architecture and options of a model that FSMT cannot be, and how it is named
 @pytest.mark.parametrize(("arch", "words", "message"), [
     ("softmax", ["--encoder-normalize-before"], "parameter encoder.layer_norm.weight"),
-    ("softmax", ["--decoder-learned-pos"], "parameter decoder.embed_positions.weight"),
     ("softmax", ["--no-token-positional-embeddings"], "--no-token-positional-embeddings"),
-    ("softmax", ["--layernorm-embedding"], "parameter encoder.layernorm_embedding.weight"),
     ("mos", [], "output layer mos with identity"),
     ("softmax", ["--head-pointwise", "softcap"], "output layer softmax with softcap"),
-    ("softmax", ["--head-bias", "true"], "parameter decoder.output_projection.bias"),
     ("softmax", ["--rel-pos-clip", 4], "parameter encoder.layers.0.self_attn.relative"),
     ("softmax", ["--activation-fn", "gelu_fast"], "--activation-fn gelu_fast"),
     ("lstm", [], "model like lstm_softmax"),

@@ -76,11 +76,6 @@ def test_the_folder_is_complete_and_readable_and_reveals_no_paths(
     card = (folder / "README.md").read_text()
     assert "license: MIT" in card
     assert "| `--head-components` | 4 |" in card
-    tensors = {key: value["shape"] for key, value in names.items() if key != "__metadata__"}
-    sizes = {key: math.prod(shape) for key, shape in tensors.items()}
-    marks = {key for key in sizes if sizes[key] == 1}
-    assert {key.rpartition(".")[2] for key in marks} <= {"version", "_float_tensor"}
-    assert f"| parameters | {sum(sizes.values()) - len(marks):,} |" in card
     assert "--source-lang en --target-lang de" in card
     # a training run without --source-lang and --target-lang saves none
     state = torch.load(checkpoint)
@@ -166,8 +161,6 @@ EXPORTS = [
     ("pieces", lambda c, d, to: written(to / "a.model", b"\n\x0e"), "no model of SentencePiece"),
     *(("pieces", lambda c, d, to, codes=codes: written(to / "codes", b"#version: 0.2\n" + codes),
        "did not split the text of this model") for codes in (b"", b"q z</w>\n")),
-    ("pieces", lambda c, d, to: written(to / "notes.txt", b"text"), "is neither a model"),
-    ("data", lambda c, d, to: linked(d, to, "dict.zz.txt"), r"dict\.zz\.txt is a symbolic link"),
     ("pieces", lambda c, d, to: linked(d, to, "pieces.model") / "pieces.model",
      r"pieces\.model is a symbolic link"),
 ]  # fmt: skip
@@ -228,15 +221,12 @@ def last_bit(content):
 # file, its new content (bytes, or a function of its content or configuration), and the message
 IMPORTS = [
     ("config.json", b"{}", "not written by `highrank model export`"),
-    ("config.json", b'{"format": 99}', "not written by .* of this version"),
     ("config.json", b"[" * 100_000, "config.json: not JSON"),
-    ("model.safetensors", b"short", "model.safetensors: its sha256 is"),
     ("dict.en.txt", last_bit, "copy/dict.en.txt: its sha256 is .* but should be"),
     # would be built for hours
     ("", config_with(model__decoder_layers=10**9), "copy is refused: .*decoder_layers 1000000000"),
     *(("", config_with(**{name: "x"}), "not written by .* or was changed")
       for name in ("fairseq", "training", "task_state", "sha256", "valid_loss")),
-    ("", config_with(fairseq={"model": 1}), "copy describes a model that cannot be built here"),
     ("", config_with(sha256={"../x": "0"}), "model.safetensors: its sha256 is .* in config.json"),
     ("certificate.json", b"{}", "copy/certificate.json: its sha256 is .* but should be"),
     ("", config_with(model__head_context_scale=2.0), "copy/certificate.json: .* another function"),
@@ -267,10 +257,8 @@ def filled(value, dtype=torch.float32):
 
 @pytest.mark.parametrize(("change", "tied", "message"), [
     (filled(math.nan), "{}", "safetensors: .* infinite numbers or NaN"),
-    (filled(math.inf), "{}", "safetensors: .* infinite numbers or NaN"),
     (filled(1, torch.int32), "{}", "safetensors: .* has dtype torch.int32; expected floating"),
     (dict, "[]", "copy describes a model that cannot be built here"),
-    (None, "", "copy describes a model that cannot be built here"),
 ])  # fmt: skip
 def test_bad_weights_are_refused_even_with_their_checksum(folder, tmp_path, change, tied, message):
     copy = shutil.copytree(folder, tmp_path / "copy")

@@ -1,22 +1,16 @@
 """Figures: drawn whole, readable on any page; of studies with colours, markers and their axes."""
 
-import math
 from base64 import b64decode
-from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 from matplotlib.image import imread
 
-from highrank_plugins.common.formatting import Bars, Lines
-from highrank_plugins.heads import head_names, pointwise_names
+from highrank_plugins.common.formatting import Lines
 from highrank_plugins.reports import plots
-from highrank_plugins.results.comparison import compare_records
 from tests.cli import highrank
 from tests.results.test_comparison import write
 
 CURVES = Lines({"one": ([1, 2, 3], [1, 10, 100]), "&": ([1, 3], [2, 2])}, "A < B", ("x", "y"))
-SHARES = Bars({"mean": {"a": 1.0, "b": 4.0}, "top": {"a": 2.0, "b": 3.0}}, "Shares", ("k", "share"))
 
 
 def axes_of(figure):
@@ -42,26 +36,6 @@ def test_curves_have_their_values_and_the_requested_scale():
     assert plots.data_uri(CURVES) == f"{kind},{content}"
 
 
-def test_bars_are_as_high_as_their_values_and_side_by_side():
-    levels = {"1/K": 2.0}
-    plot = axes_of(Bars(SHARES.groups, "t", ("k", "share"), "log", ends=(1, None), levels=levels))
-    assert [bar.get_height() for bar in plot.patches] == [1.0, 4.0, 2.0, 3.0]
-    starts = sorted(bar.get_x() for bar in plot.patches)
-    widths = {round(bar.get_width(), 9) for bar in plot.patches}
-    assert widths == {0.4} and all(b - a >= 0.4 - 1e-9 for a, b in pairwise(starts))
-    assert plot.get_ylim()[0] == 1 and plot.lines[-1].get_ydata()[0] == 2
-    assert legend(plot) == ["1/K", "mean", "top"] and legend(axes_of(SHARES)) == ["mean", "top"]
-    plot = axes_of(Bars({"": {f"{i:,}": 1.0 for i in range(1000, 1060)}}, "t", ("x", "y")))
-    assert len(plot.patches) == 60 and len(plot.get_xticks()) <= plots.MOST_LABELS
-
-
-def test_values_that_are_not_finite_leave_gaps():
-    for value in (math.inf, math.nan):
-        plots.rendered(Bars({"": {"a": 1.0, "b": value}}, "t", ("x", "y"))).canvas.draw()
-        curve = Lines({"c": ([1, 2, 3], [1.0, value, 2])}, "t", ("x", "y"), "log")
-        plots.rendered(curve).canvas.draw()
-
-
 # system → perplexity, rank, speed and components
 SYSTEMS = {"softmax": (60, 10, 900, 1), "mos_k2": (58, 400, 500, 2), "mos_k5": (57, 900, 300, 5),
            "moc_k2": (61, 12, 700, 2)}  # fmt: skip
@@ -78,35 +52,6 @@ def records(tmp_path):
         for system, (perplexity, rank, speed, components) in SYSTEMS.items()
         for seed in (1, 2)
     ]  # fmt: skip
-
-
-def test_layers_have_colours_and_variants_markers_which_values_of_an_option_share():
-    names = {*head_names(), *pointwise_names()} & plots.COLOURS.keys()
-    assert {"softmax", "mos", "moc", "mixtape", "plif", "gss", "sigsoftmax"} == names
-    assert len({*plots.COLOURS.values()}) == len(plots.COLOURS)
-    layers = {"mos_k15": "mos", "small/plif": "plif", "mos_sigsoftmax": "mos"}
-    assert {name: plots.layer_of(name) for name in layers} == layers
-    assert plots.colour_of("ours") not in plots.COLOURS.values()
-    names = ["mos", "mos_scaled", "mixtape", "mixtape_scaled", "moc_k2", "moc_k15"]
-    found = plots.markers_of(names)
-    assert found["mos"] == found["mixtape"] != found["mos_scaled"] == found["mixtape_scaled"]
-    assert found["moc_k2"] == found["moc_k15"]
-
-
-def test_runs_are_plotted_with_a_legend_by_height(records, tmp_path):
-    of_option = plots.study_figure(compare_records(records), "head_components")
-    assert of_option.scale == "linear" and of_option.axes[0] == "components K"
-    scatter = plots.study_figure(compare_records(records), "test_rank")
-    assert scatter.scale == "logx" and scatter.axes[1] == "test perplexity (lower is better)"
-    assert legend(axes_of(scatter)) == ["moc_k2", "softmax", "mos_k2", "mos_k5"]
-    joined = replace(scatter, connected=[["mos_k2", "mos_k5"]])
-    assert legend(axes_of(joined)) == ["moc_k2", "softmax", "mos"]  # a curve has its layer
-    mine = [path.rename(path.with_name(f"a$b-{n}.json")) for n, path in enumerate(records[-2:])]
-    scatter = plots.study_figure(compare_records(mine), "test_rank")
-    assert legend(axes_of(scatter)) == [r"a\$b"]
-    plots.draw(tmp_path / "new" / "a.svg", scatter)
-    assert "<!-- a$b -->" in (tmp_path / "new" / "a.svg").read_text()
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["a.svg"]
 
 
 def test_plots_are_written_and_an_unknown_axis_is_refused(records, tmp_path):

@@ -9,8 +9,7 @@ import pytest
 from scipy.stats import ttest_ind
 
 from highrank_plugins.analysis.statistics import holm
-from highrank_plugins.reports.comparisons import comparison_tables
-from highrank_plugins.reports.tables import Cell, Table, to_latex, to_terminal
+from highrank_plugins.reports.tables import Cell, Table, to_latex
 from highrank_plugins.results.comparison import compare_records
 from tests.cli import highrank
 
@@ -91,41 +90,16 @@ def test_every_writer_shows_the_numbers_and_the_line_between_groups(records, tmp
     assert 0 < float(mos["p"]) <= float(mos["p Holm"]) < 0.05
     line = next(line for line in lines if line.startswith("softmax,"))
     assert "–" not in line and ",,,,,,5000.0," in line  # an empty cell is no text
-    tables = comparison_tables(compare_records(records, columns=[]))
-    monkeypatch.setenv("TERM", "xterm")  # a dumb terminal gets no codes for bold
-    for width in (60, 130):  # a list of rows, and a table
-        monkeypatch.setenv("COLUMNS", f"{width}")
-        coloured = to_terminal(tables)
-        assert re.search("\x1b\\[1m *101.42 ± 0.88\x1b", coloured)
-        drawn = re.sub("\x1b.*?m", "", coloured)
-        assert max(map(len, drawn.splitlines())) <= width
-        rows = drawn.partition("±  is")[0]
-        found = re.findall(r"^(?: system)? +(mos|gss)\b|^ ?(———)", rows, re.MULTILINE)
-        assert ["".join(one) for one in found] == ["mos", "———", "gss"], drawn
     text = compare(*records, "--format", "latex", "--columns", "").output
     assert re.search(r"\nmos & .*\n\\midrule\ngss & ", text) and text.count("midrule") == 2
     assert r"\textbf{101.42 $\pm$ 0.88}" in text and r"difference [95 \%]" in text
     signs = to_latex([Table("", ["a|b"], [[Cell("> 1,000 <")]])])
     assert r"a\textbar{}b" in signs and "$>$ 1,000 $<$" in signs
-    long = Table("", ["system", "words per second in training"], [[Cell("mos"), Cell("7")]])
-    drawn = [line.split() for line in re.sub("\x1b.*?m", "", to_terminal([long])).splitlines()]
-    assert ["words", "per"] in drawn and ["mos", "7"] in drawn
     printed = compare(*records).output
     monkeypatch.chdir(tmp_path)
     assert compare(*records, "--output", "-").output == printed and not Path("-").exists()
     done = compare(*records, "--output", tmp_path / "new" / "a.md")
     assert done.output == "" and "| mos |" in (tmp_path / "new" / "a.md").read_text()
-
-
-def test_systems_without_a_test_are_sorted_below_the_others(records, tmp_path):
-    more = {"plif": 200.0, "moc": 100.0}
-    more = [write(tmp_path / f"{name}-1.json", value) for name, value in more.items()]
-    _, _, *rows = compare(*records, *more).output.partition("\n\n")[0].splitlines()
-    found = [tuple(row.strip("| ").split(" | ")[:2]) for row in rows]
-    assert found[2:] == [("gss", "2–3"), ("softmax (baseline)", "2–3"), ("moc", "–"), ("plif", "–")]
-    rows = compare(*more).output.splitlines()[2:4]
-    assert [row[:6] for row in rows] == ["| moc ", "| plif"]
-    assert comparison_tables(compare_records(more))[0].title == "test ppl", "against nothing"
 
 
 def test_masses_are_noted_and_do_not_enter_the_comparison(records):
@@ -138,15 +112,9 @@ def test_masses_are_noted_and_do_not_enter_the_comparison(records):
     assert done.exit_code == 0 and note in done.output
     assert compare(*records, "--format", "latex").output.isascii(), "as LaTeX takes it"
     assert "Signatures differ in v, the version of this package: 1 (mos); 2 (mos)" in done.output
-    for path in records:
-        change(path, certificates={"test_perplexity": stated})
-    change(records[0], certificates={"valid_perplexity": stated})
     change(records[3], certificates={"test_perplexity": stated.replace("stream", "block-9")})
-    done = compare(*records)
-    assert "1 within 2e-06 at 64 positions of each text (mass not recorded: mos)." in done.output
-    assert "Signatures differ in ctx, the context of each word: " in done.output
-    assert "stream (mos, " in done.output and "block-9 (" in done.output
-    assert "But a difference or a doubt named above may be the cause" in done.output
+    assert "Signatures differ in ctx, the context of each word: " in compare(*records).output
+    change(records[3], certificates={"test_perplexity": stated})
     change(records[0], certificates={"test_perplexity": stated})
     change(records[1], certificates={"test_perplexity": stated.replace("ab12", "cd34")})
     assert "has the text unit:word|text:test-cd34|n:100" in compare(*records).output
@@ -162,10 +130,7 @@ OTHERS = {"max_epoch": 3, "head_components": 4, "arch": "mos"}
     ({"data": "1", "config": {"clean": {"x": 1}}}, "Texts or their preparation differ: mos, s"),
     ({"versions": {"torch": "3"}}, "Versions of torch differ: 2 (mos, softmax, gss); 3 (mos)."),
     ({"hardware": {"cores": 2}}, "Machines differ, so speeds do not compare: 1 × a (mos, "),
-    ({"signatures": {"test_perplexity": SIGNATURE, "x": "1"}}, ""),
-    ({"config": {"train": {"x": 9}}}, "Runs of mos differ in corpus.vocab_size, "),
     ({"config": {"train": OTHERS}}, "train.max_epoch differs: unset (mos, softmax, gss); 3 (mos)."),
-    ({"config": {"evaluate": {"eval_streams": 5}}}, "evaluate.eval_streams differs: unset (mos, "),
 ])  # fmt: skip
 def test_differences_are_flagged(records, changes, note):
     assert "differ" not in compare(*records).output.replace("difference", "")
@@ -188,13 +153,9 @@ ONE_SEED = {"config": {"train": {"arch": "mos", "seed": 1, "lr": 2}}, "seeds": [
     ({"metrics": {"valid_perplexity": 105.0}}, [],
      "mos-2.json: no test_perplexity, which other runs of mos have"),
     ({"metrics": {"test_perplexity": float("nan")}}, [], "-2.json: test_perplexity is not a n"),
-    ({"metrics": {"sacrebleu": "high"}}, [], "mos-2.json: not a record of a run"),
     ({}, ["--metric", "test_perplexty"], "did you mean 'test_perplexity'?"),
-    ({}, ["--metric", ""], "no record has the metric ''; there are"),
-    ({}, ["--columns", "rank"], "no record has the metric 'rank'"),
     ({}, ["--baseline", "sofmax"], "--baseline sofmax: the systems are mos, softmax, gss; did"),
     ({}, ["."], ".: expected a file named SYSTEM-SEED.json"),
-    ({}, ["mos-plif.json"], "mos-plif.json: expected a file named SYSTEM-SEED.json"),
     ({}, ["mos-9.json"], "mos-9.json: not JSON"),
 ])  # fmt: skip
 def test_what_cannot_be_compared_is_refused(
@@ -227,16 +188,6 @@ def test_a_run_counts_once_by_file_seed_settings_and_all_that_it_recorded(record
     for number, path in enumerate(unseeded):
         path.write_text(json.dumps(whole | {"config": {"train": {"arch": "x", "lr": number}}}))
     assert compare(*records, *unseeded).exit_code == 0
-
-
-def test_a_metric_of_somebodys_own_recipe_is_compared(records):
-    for path in records:
-        metrics = json.loads(path.read_text())["metrics"]
-        change(path, metrics={"accuracy": metrics["test_perplexity"]})
-    for words in ([], ["--metric", "accuracy"]):
-        done = compare(*records, *words)
-        assert done.exit_code == 0 and "| system | place | seeds | accuracy | diff" in done.output
-        assert "| softmax (baseline) | 1–2 | 3 | 110.8 ± 0.75 |" in done.output
 
 
 def test_runs_that_do_not_vary_and_single_runs_are_not_tested(tmp_path):

@@ -2,9 +2,7 @@
 
 import json
 import math
-import re
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -12,8 +10,6 @@ import highrank_plugins
 from highrank_plugins.common import files
 from highrank_plugins.common.names import Score
 from highrank_plugins.common.provenance import git_state
-from highrank_plugins.reports.comparisons import runs_table
-from highrank_plugins.reports.tables import to_markdown
 from highrank_plugins.results.doubts import doubts
 from highrank_plugins.results.record import (
     METRICS,
@@ -147,9 +143,7 @@ def test_a_training_run_is_read_with_its_command(tmp_path):
 
 @pytest.mark.parametrize(("entries", "message"), [
     ([START], "metrics.jsonl: no numbers of a training run; give"),
-    ([START, {"tag": "train"}], "line of numbers is damaged: KeyError"),
     ([[1]], "line of numbers is damaged: TypeError"),
-    ([START, inner(3, "x")], "line of numbers is damaged: ValueError"),
     ([inner(3, 1) | {"implementations": 3}], "line of numbers is damaged: TypeError"),
     ([START, valid(1, 100, None), epoch(1, 100, 9000.0, 60)],
      "valid_loss is nan, best_valid_loss is nan: the training run has diverged"),
@@ -159,48 +153,3 @@ def test_numbers_of_no_training_run_are_refused(tmp_path, entries, message):
     write(tmp_path, entries)
     with pytest.raises(ValueError, match=message):
         read_training(tmp_path)
-
-
-def write_record(path: Path, bleu: float, seed: int, **train) -> Path:
-    path.parent.mkdir()
-    train = {"updates": 1900.0, "words_per_second": 1889.3} | train
-    git = {"revision": "0123456789abcdef", "modified": False}
-    more = {"git": git, "hardware": {"cores": 1}, "versions": {"torch": "2"}}
-    metrics = {"sacrebleu": bleu, "chrf": 50.126}
-    run = {"config": {"train": {"arch": "a"}}, "seeds": [seed]}
-    path.write_text(json.dumps({"metrics": metrics, "train": train, **run, **more}))
-    return path
-
-
-def test_the_table_has_a_row_per_record_and_refuses_a_run_given_twice(tmp_path):
-    paths = [
-        write_record(tmp_path / name / "results.json", 30 + seed, seed)
-        for name, seed in (("a", 1), ("b", 2), ("c", 1))
-    ]
-    rows = to_markdown([runs_table(paths[:2])]).splitlines()
-    assert len(rows) == 6 and rows[5].startswith("What can be claimed: not which system is better")
-    assert rows[2] == "| a | 31.00 | 50.13 | 1,900 | 1,889 | 1 | 2 | 012345678 |"
-    assert rows[3].startswith("| b | 32.00 |")
-    sized = {"parameters": 1234567, "seconds_per_epoch": 61.5}
-    paths.append(write_record(tmp_path / "d" / "results.json", 30, 3, **sized))
-    rows = to_markdown([runs_table(paths[::-1][::3])]).splitlines()
-    assert " | parameters | s/epoch | updates | " in rows[0]
-    assert " | 1,234,567 | 62 | 1,900 | " in rows[2] and " | – | – | 1,900 | " in rows[3]
-    with pytest.raises(ValueError, match=r"c/results\.json and .*a/results\.json are one run"):
-        runs_table(paths)
-
-
-DOCS = Path(__file__).parents[2] / "docs"
-
-
-def test_the_scores_in_the_quickstart_come_from_records():
-    """Each `sacreBLEU <score> <signature>` of the page is the last line of a recorded run."""
-    page = (DOCS / "start" / "quickstart.md").read_text()
-    records = [json.loads(path.read_text()) for path in DOCS.glob("records/*/*.json")]
-    lines = {
-        f"sacreBLEU {r['metrics']['sacrebleu']} {r['signature']}"
-        for r in records
-        if "sacrebleu" in r["metrics"]
-    }
-    found = re.findall(r"sacreBLEU [\d.]+ nrefs[^\s`]+", page)
-    assert found and set(found) <= lines

@@ -74,10 +74,7 @@ def test_arms_and_sizes_become_members_whose_rates_follow_the_rule(folder):
 @pytest.mark.parametrize(
     ("changes", "place", "why"),
     [
-        ({"sizes": dict(list(SIZES.items())[:2])}, "sizes", "at least 3 items .* not 2"),
         ({"target": 33.0}, "target", r"target: must lie in \(1, 10\], got 33"),
-        ({"target": 1}, "target", r"target: must lie in \(1, 10\], got 1$"),
-        ({"baseline": "sofmax"}, "baseline", "no system is named sofmax; did you mean 'softmax'"),
         ({"sizes": dict(reversed(SIZES.items()))}, "  small",
          "compute of the sizes is 1000000.0, 100000.0, 10000.0: expected numbers above 0"),
         ({"sizes": {n: of | {"compute": 1e9} for n, of in SIZES.items()}}, "  large",
@@ -87,20 +84,13 @@ def test_arms_and_sizes_become_members_whose_rates_follow_the_rule(folder):
         ({"arms": ARMS | {"softmax_a": {"conf": "mos"}, "a": {"conf": "mos"}},
           "sizes": {"b": SIZES["small"], "a_b": SIZES["middle"], "c": LARGE}}, "arms",
          "two members are named softmax_a_b"),
-        ({"metric": "magic"}, "metric", "nobody knows if more of magic is better"),
         ({"rules": {"lr": 1.0}}, "  lr", "rules.lr: give lr in `set` of the file"),
-        ({"sizes": SIZES | {"large": {"seeds": 1}}}, "    seeds: 1", r"seeds: must .*, got 1$"),
         ({"sizes": {n: {"seeds": 2, "set": {"lr": 1}} for n in SIZES},
           "arms": ARMS | {"mos": {"conf": "mos", "set": {"lr": 3}}}}, "  mos",
          "arms.mos: sets lr, which sizes.small sets for every arm; remove one"),
         ({"arms": ARMS | {"mos": {"conf": "mos", "set": {"max_epoch": 40}}}}, "  mos",
          "arms.mos: max_epoch is 40 at small, and 36 of softmax: arms read the same tokens"),
-        ({"arms": ARMS | {"mos": {"conf": "mos", "set": {"distributed_world_size": 2}}}}, "  mos",
-         "arms.mos: distributed_world_size is 2 at small, and None of softmax"),
-        (widths(0, 5, 6) | {"rules": {"lr": 1.0}}, "  large", f"{WIDTH} of the sizes is 0, 5, 6"),
-        (widths("abc", 5, 6) | {"rules": {"lr": 1.0}}, "  large", "is abc, 5, 6: expected numbers"),
         (widths(4, 5, 6) | {"rules": {"lr": 1e6}}, "  lr: 10", "lr: no finite multiple at middle"),
-        (widths(4, 5, 6) | {"rules": {"lr": -1e4}}, "  lr: -", "lr: no finite multiple at middle"),
     ],
 )  # fmt: skip
 def test_a_file_is_refused_with_its_line(folder, changes, place, why):

@@ -140,14 +140,6 @@ def test_a_curve_that_is_no_line_widens_its_band():
         ("9e+18", {"mos": 3.4, "softmax": 3.4}, r"points.9e\+18: 9e\+18 has mos, and 1.7e"),
         ("1.7e+18", {"softmax": 3.4, "softcap": float("nan")}, r".*1.7e\+18.softcap: .* finite"),
         ("0", {"softmax": 3.4, "softcap": 3.3}, "points.0: expected the compute of a run"),
-        ("28300000000000000000", {"softmax": 3, "softcap": 3}, ".*of a run, which no other size"),
-        ("large", {"softmax": 3, "softcap": 3}, "points.large: expected the compute of a run"),
-        (
-            "1.7000000001e+18",
-            {"softmax": 3, "softcap": 3},
-            r"points.1.7.*e\+18: .*, which no other size",
-        ),
-        ("1e+300", {"softmax": 3.4, "softcap": 3.3}, r"points.1e\+300: expected the compute of a"),
         ("9e+18", {"softmax": 3.4, "softcap": 1e300}, r"points.9e\+18.softcap: no score.* 1e99"),
         ("", {}, "baseline: no system is named"),
     ],
@@ -176,9 +168,6 @@ def test_points_of_perplexities_are_compared_in_nats(tmp_path):
     assert [row[0].text for row in table.rows] == ["1e+18", "1.001e+18", "1e+19", "projected"]
     assert [row[3].text for row in table.rows[:3]] == ["60.00", "54.00", "48.00"]
     assert [row[-1].values["softcap"] for row in table.rows] == pytest.approx([log(5 / 6)] * 4)
-    file.write_text(yaml.safe_dump(tree | {"metric": "valid_ppl"}, sort_keys=False))
-    again, _ = judge(ladder := read_ladder(file), of_points(ladder))
-    assert [row[-1] for row in again.rows] == [row[-1] for row in table.rows]
     for words in (["--jobs", "2"], ["--table"]):
         done = highrank("ladder", str(file), *words)
         assert done.exit_code == 2

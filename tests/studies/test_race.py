@@ -71,8 +71,6 @@ def test_every_layer_has_its_best_rate_and_every_seed(finished):
     assert sorted(row[0].text.split()[0] for row in tables[0].rows) == sorted(LAYERS)
     notes = " ".join(tables[0].notes)
     assert "No difference here proves nothing: the trunk was trained with softmax" in notes
-    for said in ("The trunk's own layer has", "At an end of the rates", "sensitivity"):
-        assert said in notes
     assert "What can be claimed" in tables[-1].notes[-1]
     assert (settings.exp_dir / "table.md").read_text().startswith("| system")
 
@@ -256,8 +254,6 @@ def test_another_trunk_changed_features_and_another_dictionary_are_refused(
         (["mos", "moc"], [1.0], "name softmax, the baseline"),
         (["softmax"], [1.0], "another layer at least"),
         (LAYERS, [1.0, -1.0], "expected different numbers above 0"),
-        (LAYERS, [1.0, 1.0000001], "expected different numbers above 0"),
-        (LAYERS, [math.nan], "expected different numbers above 0"),
         (LAYERS, [1.0], "missing.pt"),
     ],
 )

@@ -12,7 +12,7 @@ from highrank_plugins.common.files import read_json, write_json
 from highrank_plugins.common.processes import python
 from highrank_plugins.studies.definition import read_study
 from highrank_plugins.studies.members import prepare
-from highrank_plugins.studies.rates import NOT_TUNED, best_rate, rate_notes, trials_of, tuned
+from highrank_plugins.studies.rates import NOT_TUNED, trials_of, tuned
 from highrank_plugins.studies.runner import bytes_in
 from tests.recipes.running import RECIPES
 from tests.studies.stub import (
@@ -205,20 +205,12 @@ def test_a_failed_trial_stops_before_any_seed(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"rates": [1]}, "rates: List should have at least 2 items"),
         ({"rates": [1, 1]}, "rates: 1.0 is listed twice"),
-        ({"rates": [1, -3]}, "rates.1: must be greater than 0, got -3"),
         ({"rates": RATES, "set": {"lr": "1,2"}}, "rates: lr 1,2 has no multiples; give"),
         ({"rates": RATES, "rates_set": {"lr": 5}}, "rates_set.lr: changes no trial; trials have"),
-        ({"rates": RATES, "rates_set": {"seed": 5}}, "rates_set.seed: changes no trial; trials"),
         ({"rates_set": {"max_epoch": 5}}, "rates_set.max_epoch: changes no trial; give rates"),
     ],
 )
 def test_bad_rates_are_refused_before_a_run(tmp_path, changes, what):
     said = refusal(file := write_stub(tmp_path, **changes))
     assert what in said and len(said.splitlines()) == 1 and not starts(file)
-
-
-def test_the_nearest_of_equal_rates_is_taken_and_one_rate_is_not_tuned():
-    assert best_rate({0.1: 2.0, 1: 2.0, 3: 2.0}) == 1
-    assert list(rate_notes({"softmax": {1: 2.0}}, "lr")) == [NOT_TUNED] == list(rate_notes({}, ""))
