@@ -15,7 +15,6 @@ from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import tokens
 from highrank_plugins.losses import nll
 from highrank_plugins.trunks import activation_penalty, temporal_penalty
-from tests.fairseq_cli import CommandFailed
 from tests.models.small import build
 from tests.stream_corpus import CERTAIN
 from tests.tasks import built as streams
@@ -165,15 +164,6 @@ def test_several_teachers_count_as_their_mean(lm_data, teacher, tmp_path):
             criterion.check_before_training()
 
 
-def test_no_teacher_and_no_student_are_refused(lm_data, teacher, tmp_path):
-    for arch, path, message in (
-        (STUDENT, tmp_path / "missing.pt", "ended with 2"),
-        ("awd_lstm_lm_softmax", teacher, "can teach, but not learn"),
-    ):
-        with pytest.raises(CommandFailed, match=message):
-            train(lm_data, tmp_path / arch, arch, 2, "--teacher", path)
-
-
 def changed(teacher, tmp_path, change):
     """Return another file, with `change` of the teacher's state."""
     state = torch.load(teacher, weights_only=False)  # written by this test
@@ -224,7 +214,7 @@ def test_a_teacher_moves_no_random_numbers_and_is_named_if_it_reads_less(lm_data
     assert loss == 0
 
 
-# -- AR, TAR and the loss of streams; tests/models/test_distributed shares streams out -------------
+# -- AR, TAR and the loss of streams; tests/tasks/test_runs shares streams out -------------
 
 
 def test_penalties_are_computed_in_float32_at_least():

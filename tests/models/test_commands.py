@@ -2,18 +2,15 @@
 
 import re
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 from highrank_plugins.heads import tokens
 from highrank_plugins.models.transformer import TransformerHeadModel
-from tests.fairseq_cli import REPOSITORY, run
+from tests.fairseq_cli import run
 from tests.tiny_corpus import TEXT, unigram_entropy, valid_losses
-from tests.trainings import NARROW, OUR_LOSS, TRANSLATION, last, parameters, same, train
+from tests.trainings import last, parameters, same, train
 
 shares_models = pytest.mark.xdist_group("commands")
 ALL = ["--batch-size", 8, "--required-batch-size-multiple", 1, "--num-workers", 0]
@@ -92,25 +89,6 @@ def test_interactive_and_hub_translate_like_generate(trained):
     words = ["--data", folder / "data", "--beam", 2]
     done = run("highrank", "translate", folder / "inferred.pt", *words, stdin=source)
     assert done.output.splitlines()[-20:] == want
-
-
-def script(name, *words):
-    """Run `fairseq-<name>` from the repository's root."""
-    command = Path(sys.executable).parent / f"fairseq-{name}"
-    line = [str(word) for word in (command, *words, "--user-dir", "highrank_plugins")]
-    done = subprocess.run(line, cwd=REPOSITORY, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_a_model_trains_under_its_own_name_and_generates(mt_data, tmp_path):
-    model = ["--arch", "transformer_highrank", "--head", "moc"]
-    words = [mt_data, *model, *TRANSLATION, *NARROW, *OUR_LOSS, "--save-dir", tmp_path]
-    script("train", *words, "--max-update", 2)
-    assert "Loaded checkpoint" in run("train", *words, "--max-update", 3).output
-    words = ["--path", last(tmp_path), "--batch-size", 8, "--max-len-b", 5]
-    generated = script("generate", mt_data, *words)
-    assert sum(line.startswith("H-") for line in generated.splitlines()) == 20
 
 
 # -- every architecture token: learn, stop, resume, and use the model -----------------------------
