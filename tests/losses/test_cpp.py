@@ -2,8 +2,6 @@
 
 import logging
 import math
-import subprocess
-import sys
 from functools import partial
 
 import pytest
@@ -50,17 +48,6 @@ def test_any_number_of_threads_gives_the_same_numbers(case, count, request):
     request.addfinalizer(partial(torch.set_num_threads, torch.get_num_threads()))
     torch.set_num_threads(count)
     compare(*inputs(case), TARGET, "cpp", reduction="sum", **FULL)
-
-
-def test_kernels_share_torchs_pool_of_threads():
-    """Two OpenMP libraries would each have a pool of threads, and compete for the cores."""
-    code = (
-        "from highrank_plugins.losses.kernels.cpp.build import library; library()\n"
-        "files = {line.split()[-1] for line in open('/proc/self/maps')}\n"
-        "print(*[file for file in files if 'omp' in file.rpartition('/')[2]])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert len(done.stdout.split()) == 1, done.stdout
 
 
 @pytest.mark.parametrize("case, dtype, impl", [

@@ -15,7 +15,6 @@ from highrank_plugins.heads.mixtures import MixtureOfSoftmaxes
 from highrank_plugins.losses import mixtape
 from highrank_plugins.losses import nll as choice
 from highrank_plugins.losses.fused import FusedLoss
-from highrank_plugins.losses.kernels.compiled import IDENTITY
 from highrank_plugins.losses.kernels.triton import tiles
 from highrank_plugins.losses.plan import LossPlan
 from tests.heads.cases import MIXTAPE, MOS, PRODUCT, SOFTMAX, STRUCTURES, make_features
@@ -76,16 +75,6 @@ def test_what_lies_behind_rows_does_not_matter(case, monkeypatch):
     for dirt[0], smoothing in ((torch.nan, 0.0), (torch.inf, 0.1)):
         options = {**FULL, "label_smoothing": smoothing}
         compare(head, features, TARGET, "triton", reduction="sum", **options)
-
-
-def test_a_row_that_torch_has_computed_has_nothing_behind_it():
-    """The stride of an only row may be any number."""
-    from highrank_plugins.losses.kernels.triton import passes
-
-    row, kernels = torch.empty_strided((1, 5), (16, 1)), object.__new__(passes.TritonKernels)
-    kernels.function = IDENTITY
-    for kernels.by_torch, width in ((False, 16), (True, None)):
-        assert kernels._width(row) == width
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

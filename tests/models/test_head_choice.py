@@ -18,7 +18,6 @@ from highrank_plugins.models.head_from_options import (
     head_from_options,
     require_same_function,
 )
-from highrank_plugins.models.head_options import help_of
 from tests.models.small import build
 
 TRUNK = {"head_bias": "false"}
@@ -30,12 +29,7 @@ def choose(arch=None, **options):
 
 
 class Own(Head):
-    """Stand for a structure that shares names of arguments with Mixtape.
-
-    Args:
-        frequent: the number
-            of something else (100 %).
-    """
+    """Stand for a structure that shares names of arguments with Mixtape."""
 
     def __init__(self, *args, frequent: int = 3, locked_dropout: bool = False, **options):
         super().__init__(*args, **options)
@@ -48,8 +42,6 @@ def test_a_layer_of_a_users_has_its_own_options(monkeypatch):
     assert chosen["head_frequent"] == 3
     assert chosen["head_locked_dropout"] is False
     assert not chosen.keys() & {"head_frequent_ratio", "head_gate_biases"}
-    assert help_of("head_frequent") == "the number of something else (100 %%) (default: 3)"
-    assert help_of("head_locked_dropout") == "of own (default: False)"
     monkeypatch.setattr(MonotoneMLP, "own_rate", "centres")
     chosen = choose(head_pointwise="monotone_mlp", head_monotone_mlp_lr=0.1)
     assert chosen["head_monotone_mlp_lr"] == 0.1
@@ -94,11 +86,7 @@ def test_unset_options_take_the_defaults_of_arch_and_head():
 
 
 class Shifted(Vocabulary):
-    """Stand for a matrix of a user's, with an option that no parameter shows.
-
-    Args:
-        by: what is added.
-    """
+    """Stand for a matrix of a user's, with an option that no parameter shows."""
 
     def __init__(self, by: float = 0.5):
         super().__init__()
@@ -114,7 +102,6 @@ class Shifted(Vocabulary):
 def test_a_matrix_has_options_checks_construction_and_identity(monkeypatch):
     monkeypatch.setitem(VOCABULARY._classes, "shifted", Shifted)
     monkeypatch.setattr(Shifted, "registered_name", "shifted", raising=False)
-    assert help_of("head_shifted_by") == "what is added (default: 0.5)"
     with pytest.raises(ValueError, match=r"--head-vocabulary plain has no .*has it: shifted"):
         choose(head_shifted_by=2.0)
     with pytest.raises(ValueError, match=r"--head-vocabulary: unknown .*did you mean 'shifted'"):

@@ -12,7 +12,6 @@ from highrank_plugins.analysis.retention import gradient_retention, logit_gradie
 from highrank_plugins.analysis.spectrum import spectral_entropy
 from highrank_plugins.heads import build_head
 from highrank_plugins.measures import retention
-from highrank_plugins.measures.base import MonitoredBatch
 from highrank_plugins.models.head_monitor import CollapseWatch, HeadMonitor, take_snapshot
 from tests.analysis.test_spectrum import OneSoftmax
 from tests.heads.cases import CLASSES, MIXTAPE, MOC, MOS, SOFTMAX, make_features
@@ -67,13 +66,6 @@ def test_every_model_logs_the_measures_of_its_head(arch, mt_data, lm_data, tmp_p
     newest = found.Scalars("head_effective_rank")[-1].value
     shown = re.search(r"head_effective_rank=([\d.]+)", lines[-1])
     assert float(shown[1]) == pytest.approx(newest, abs=0.01)
-
-
-def test_a_criterion_that_hides_its_batches_gives_a_warning(mt_data, tmp_path):
-    stock = ["--criterion", "label_smoothed_cross_entropy"]
-    done = train(mt_data, tmp_path, "transformer_mos_tiny", 6, *EVERY_THIRD, *stock)
-    assert done.output.count("sees neither features nor targets") == 1
-    assert "head_effective_rank" in done.output and "head_component_" not in done.output
 
 
 def monitored(head, features, updates):
@@ -248,10 +240,3 @@ def test_values_that_are_not_finite_are_refused(broken):
         place.view(-1)[1] = math.inf
     with pytest.raises(ValueError, match=f"{broken}.* not finite"):
         take_snapshot(head, features, TARGET)
-
-
-def test_a_long_batch_is_sampled_evenly():
-    features, target = torch.arange(200.0).unsqueeze(1), torch.arange(200)
-    some, words = MonitoredBatch(SOFTMAX.build(), features, target).some(64)
-    assert words.tolist() == [200 * i // 64 for i in range(64)]
-    assert torch.equal(some.squeeze(1).long(), words)
