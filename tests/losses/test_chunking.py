@@ -61,20 +61,6 @@ def test_as_many_tokens_share_a_chunk_as_fit(x, floats, options, tokens):
     assert tokens_within(x, floats, **{"memory": None, **options}) == tokens
 
 
-@pytest.mark.parametrize(("classes", "embed_dim"), [(64, 3), (8, 64)])
-def test_inputs_of_several_chunks_stay_within_the_limit_of_a_chunk(monkeypatch, classes, embed_dim):
-    monkeypatch.setitem(runner.INPUT_MEMORY, "cpu", 2**28)
-    head = MOS.build(classes=classes, embed_dim=embed_dim)
-    width = head.weight.element_size()
-    blocks = recorded_inputs(head, monkeypatch)
-    memory = 4 * 3 * classes * width  # of the logits of four tokens
-    fitting = memory // (head.token_floats() * width)
-    assert fitting >= 8 or fitting < 4  # two chunks and more, or not even the inputs of one
-    target = torch.arange(100) % classes
-    run(head, make_features(100), target, memory=memory, impl="fused", reduction="sum")
-    assert max(blocks) == max(4, fitting // 4 * 4)
-
-
 @pytest.mark.parametrize("impl", [name for name in ONCE if name != "chunked"])
 def test_a_block_of_several_chunks_matches(case, impl, reduction, monkeypatch):
     """Compute contexts of 35 tokens at once, and their logits in three chunks, as a GPU does.

@@ -9,7 +9,7 @@ from highrank_plugins.heads import build_pointwise
 from highrank_plugins.losses import IMPLEMENTATIONS
 from highrank_plugins.losses.kernels.compiled import FAMILIES
 from highrank_plugins.losses.nll import FUSED
-from tests.heads.cases import CASES, MIXTAPE, MOC, MOS, PRODUCT, SOFTMAX, make_features
+from tests.heads.cases import CASES, MIXTAPE, MOC, MOS, PRODUCT, make_features
 from tests.losses.implementations import (
     CLASSES,
     FULL,
@@ -265,9 +265,3 @@ def test_gradients_add_up_over_batches_and_uses_of_a_tied_weight(case, reduction
         (0.3 * first - 1.7 * second + (weight**3).sum()).backward()
         gradients.append({name: p.grad.clone() for name, p in head.named_parameters()})
     torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-11)
-
-
-def test_a_fused_loss_of_another_module_works_with_all_kernels(impl):
-    head, features = SOFTMAX.build(), make_features(3).requires_grad_()
-    head.fused = type("Other", (head.fused,), {})
-    compare(head, features, torch.arange(3), impl, reduction="sum")
