@@ -1,11 +1,8 @@
 """The loss, gradients and log of stock label_smoothed_cross_entropy; teachers; AR and TAR."""
 
-import math
-
 import pytest
 import torch
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
-from fairseq.logging import metrics
 from torch.testing import assert_close
 
 from highrank_plugins.common.user_error import UserError
@@ -236,17 +233,3 @@ def test_the_training_loss_is_the_nll_plus_weighted_penalties(stream_data):
     dropped = raw * 2 * (torch.rand(raw.shape) < 0.5)
     want = 2 * dropped.square().mean() + (raw[1:] - raw[:-1]).square().mean()
     assert_close(built.criterion.penalty(dropped, raw), want)
-
-
-def test_perplexity_is_computed_from_the_nll(stream_data):
-    built = streams.build(stream_data)
-    logs = [
-        {"loss": 90.0, "nll_loss": 70.0, "ntokens": 30, "sample_size": 30},
-        {"loss": 30.0, "nll_loss": 20.0, "ntokens": 10, "sample_size": 10},
-    ]
-    with metrics.aggregate(new_root=True) as meters:
-        built.criterion.reduce_metrics(logs)
-        values = meters.get_smoothed_values()
-    assert values["nll_loss"] == pytest.approx(90 / 40 / math.log(2), abs=1e-6)
-    assert values["loss"] == pytest.approx(120 / 40 / math.log(2), abs=1e-6)
-    assert values["ppl"] == pytest.approx(math.exp(90 / 40), abs=1e-4)

@@ -208,7 +208,6 @@ REFUSED_STRUCTURES = {
         lambda self, x: self.drop(x + self.pos(torch.arange(len(x)))),
         {"pos": lambda: nn.Embedding(64, SIZE), "drop": lambda: nn.Dropout(0.1)}), ""),
     "token before": (reading(lambda self, x: x + before(x) + 0.1 * torch.randn_like(x)), ""),
-    "blocks of eight": (reading(lambda self, x: x + (torch.arange(len(x)) // 8)[:, None]), ""),
     "more than eight": (reading(lambda self, x: x + x.mean(0) if len(x) > 8 else x), ""),
     "places and noise": (reading(
         lambda self, x: x + torch.arange(len(x))[:, None] + torch.randn_like(x)), ""),

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from highrank_plugins.heads import build_head
-from highrank_plugins.heads.mixtures import MixtureOfSoftmaxes
 from highrank_plugins.losses import mixtape
 from highrank_plugins.losses import nll as choice
 from highrank_plugins.losses.fused import FusedLoss
@@ -107,23 +106,6 @@ def test_the_first_of_equal_classes_is_the_most_probable(case):
     target = torch.tensor([0, 1, 8, 0])
     out = head.nll(make_features(4), target, impl="triton", accuracy=True)
     assert out.correct.tolist() == [True, False, False, True]
-
-
-@pytest.mark.parametrize("function", ["plif", "multimax"])
-def test_torch_computes_learned_functions_with_too_many_sums(case, function, monkeypatch):
-    """Only a mixture of softmaxes has a function, and its sums, for each component."""
-    monkeypatch.setattr(tiles, "LEARNED_COMPONENTS", 1)
-    case = case.with_pointwise(function, **({"knots": 8} if function == "plif" else {}))
-    head, features = inputs(case)
-    by_torch, prepare = [], head.pointwise.prepare_vjp
-
-    def counted(*given):
-        evaluate = prepare(*given)
-        return lambda z: by_torch.append(len(z)) or evaluate(z)
-
-    monkeypatch.setattr(head.pointwise, "prepare_vjp", counted)
-    compare(head, features, TARGET, "triton", reduction="sum", label_smoothing=0.1)
-    assert bool(by_torch) == (type(head) is MixtureOfSoftmaxes)
 
 
 def test_sums_over_cells_do_not_depend_on_the_order():
