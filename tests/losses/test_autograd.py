@@ -10,9 +10,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from highrank_plugins import register
-from highrank_plugins.own_layers.ours import is_ours
-from tests.heads.cases import MIXTAPE, MOS, STRUCTURES, make_features
+from tests.heads.cases import MIXTAPE, STRUCTURES, make_features
 from tests.heads.toys import Bend
 from tests.losses.implementations import CLASSES, FULL, TARGET, TOKENS, WEIGHT, memory_for
 
@@ -58,17 +56,6 @@ def test_no_tensor_outlives_a_step(case, impl):
         gc.collect()
         counts.append(sum(isinstance(thing, torch.Tensor) for thing in gc.get_objects()))
     assert counts[-1] == counts[1]
-
-
-def test_the_hooks_of_fairseqs_nan_detector_make_no_layer_an_own_one():
-    """A diverged run is computed again under them, and must not hear that its layer is wrong."""
-    head = MOS.build()
-    detector = pytest.importorskip("fairseq.nan_detector")
-    register()
-    with detector.NanDetector(head):
-        assert is_ours(head)
-    head.register_forward_hook(lambda *_: None)
-    assert not is_ours(head)
 
 
 # -- gradients of gradients -----------------------------------------------------------------------

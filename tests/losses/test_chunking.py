@@ -21,7 +21,6 @@ from tests.losses.implementations import (
     compare,
     inputs,
     memory_for,
-    recorded_chunks,
     recorded_inputs,
     run,
 )
@@ -106,21 +105,6 @@ def test_the_largest_tensor_is_a_chunk(case, reduction, impl, monkeypatch):
     width = WIDE if impl != "triton" else -(-WIDE // ROW_MULTIPLE) * ROW_MULTIPLE
     bound = 10 * components * width
     assert largest(case, tokens, impl=impl, reduction=reduction) <= bound < WIDE * tokens
-
-
-def test_log_probs_without_gradients_take_chunks_of_one_softmax_per_token(case):
-    """Allow N × M log-probabilities, but K times that only for a chunk; a short batch is one.
-
-    That saves a beam search a copy: two chunks would be joined into one tensor.
-    """
-    head = case.build(classes=WIDE, dtype=torch.float32)
-    with recorded_chunks(head) as chunks, torch.no_grad():
-        head(make_features(LONG).float())
-    assert chunks == [LONG]
-    head.floats_per_token = lambda: 2**20
-    with Largest() as seen, torch.no_grad():
-        head(make_features(LONG).float())
-    assert seen.numel == WIDE * LONG
 
 
 # -- ignored tokens: left out before the loss; the others keep their masks, noise and weights ------
