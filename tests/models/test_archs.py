@@ -127,11 +127,8 @@ def parameters_of(arch, classes, **given):
         # GSS has no parameters; PLIF one per knot
         ("gss_ptb", PTB, 24_221_600),
         ("plif_ptb", PTB, 24_221_600 + 100_000),
-        ("softmax", PTB, 24_221_600),
-        ("mos", PTB, 21_500_620),
         # rounded ones, in millions
         ("moc_ptb", PTB, "22"),
-        ("moc_wt2", WT2, "35"),
         ("softmax_1b", BILLION, "119"),
         ("mos_1b", BILLION, "113"),
         ("softmax_text8", TEXT8, "8.42"),

@@ -136,23 +136,6 @@ def test_values_tokens_and_states_that_do_not_fit_are_refused(tokens):
             model(*wrong)
 
 
-@pytest.mark.gpu
-def test_cuda_gives_the_same_values_and_gradients(tokens, monkeypatch):
-    # the default would round factors to 10 bits
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    model = trunk(torch.float32, **RATES).eval()
-    want = model(tokens).features
-    want.sum().backward()
-    gradients = [p.grad.clone() for p in model.parameters()]
-    model.zero_grad()
-    got = model.cuda()(tokens.cuda()).features
-    got.sum().backward()
-    torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-5)
-    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
-        torch.testing.assert_close(parameter.grad.cpu(), gradient, rtol=1e-3, atol=1e-4)
-    assert not torch.equal(*(seeded(model.train(), tokens.cuda(), s).features for s in (5, 6)))
-
-
 def test_training_drops_the_recurrent_matrix_and_evaluation_is_torchs_lstm():
     torch.manual_seed(0)
     layer, stock = WeightDropLSTM(4, 6).double(), torch.nn.LSTM(4, 6).double()
