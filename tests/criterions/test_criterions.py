@@ -1,21 +1,13 @@
 """The loss, gradients and log of stock label_smoothed_cross_entropy; teachers; AR and TAR."""
 
-import math
-
 import pytest
 import torch
-from fairseq.criterions.label_smoothed_cross_entropy import (
-    LabelSmoothedCrossEntropyCriterion,
-    label_smoothed_nll_loss,
-)
-from fairseq.logging import metrics
+from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from torch.testing import assert_close
 
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.heads import tokens
 from highrank_plugins.losses import nll
 from highrank_plugins.trunks import activation_penalty, temporal_penalty
-from tests.fairseq_cli import CommandFailed
 from tests.models.small import build
 from tests.stream_corpus import CERTAIN
 from tests.tasks import built as streams
@@ -75,22 +67,6 @@ def test_every_setting_gives_stocks_numbers(setting, mt_data, monkeypatch):
     loss, _, _ = built.criterion(built.model, batch)
     loss *= 0  # what fairseq does with a dummy batch
     assert all(not grad.any() for grad in gradients(built.model, loss).values())
-
-
-@pytest.mark.parametrize("token", sorted(tokens()))
-def test_every_head_equals_stocks_formula_in_double_precision(token, lm_data):
-    more = ["--head-low-rank-rank", "8"] if "low_rank" in token else []
-    built = build(lm_data, f"transformer_lm_{token}", "--label-smoothing", "0.2", *more)
-    model, batch = built.model.double().eval(), built.batch()
-    loss, _, log, got = results(built, built.criterion, batch)
-
-    log_probs, target = model(**batch["net_input"])[0], batch["target"]
-    want_loss, want_nll = label_smoothed_nll_loss(
-        log_probs.flatten(0, 1), target.flatten(), 0.2, ignore_index=built.criterion.padding_idx
-    )
-    assert_close(loss, want_loss, rtol=1e-9, atol=0)
-    assert_close(log["nll_loss"], want_nll, rtol=1e-9, atol=0)
-    check_gradients(got, gradients(model, want_loss), rtol=1e-9, atol=1e-12)
 
 
 def test_a_stock_model_is_refused(mt_data):
@@ -165,15 +141,6 @@ def test_several_teachers_count_as_their_mean(lm_data, teacher, tmp_path):
             criterion.check_before_training()
 
 
-def test_no_teacher_and_no_student_are_refused(lm_data, teacher, tmp_path):
-    for arch, path, message in (
-        (STUDENT, tmp_path / "missing.pt", "ended with 2"),
-        ("awd_lstm_lm_softmax", teacher, "can teach, but not learn"),
-    ):
-        with pytest.raises(CommandFailed, match=message):
-            train(lm_data, tmp_path / arch, arch, 2, "--teacher", path)
-
-
 def changed(teacher, tmp_path, change):
     """Return another file, with `change` of the teacher's state."""
     state = torch.load(teacher, weights_only=False)  # written by this test
@@ -224,7 +191,7 @@ def test_a_teacher_moves_no_random_numbers_and_is_named_if_it_reads_less(lm_data
     assert loss == 0
 
 
-# -- AR, TAR and the loss of streams; tests/models/test_distributed shares streams out -------------
+# -- AR, TAR and the loss of streams; tests/tasks/test_runs shares streams out -------------
 
 
 def test_penalties_are_computed_in_float32_at_least():
@@ -266,17 +233,3 @@ def test_the_training_loss_is_the_nll_plus_weighted_penalties(stream_data):
     dropped = raw * 2 * (torch.rand(raw.shape) < 0.5)
     want = 2 * dropped.square().mean() + (raw[1:] - raw[:-1]).square().mean()
     assert_close(built.criterion.penalty(dropped, raw), want)
-
-
-def test_perplexity_is_computed_from_the_nll(stream_data):
-    built = streams.build(stream_data)
-    logs = [
-        {"loss": 90.0, "nll_loss": 70.0, "ntokens": 30, "sample_size": 30},
-        {"loss": 30.0, "nll_loss": 20.0, "ntokens": 10, "sample_size": 10},
-    ]
-    with metrics.aggregate(new_root=True) as meters:
-        built.criterion.reduce_metrics(logs)
-        values = meters.get_smoothed_values()
-    assert values["nll_loss"] == pytest.approx(90 / 40 / math.log(2), abs=1e-6)
-    assert values["loss"] == pytest.approx(120 / 40 / math.log(2), abs=1e-6)
-    assert values["ppl"] == pytest.approx(math.exp(90 / 40), abs=1e-4)

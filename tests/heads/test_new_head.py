@@ -9,36 +9,11 @@ import torch
 from highrank_plugins.heads import HEADS, POINTWISE, MixtureOfSoftmaxes, build_head
 from highrank_plugins.heads import tokens as tokens_of_archs
 from highrank_plugins.heads.registry import Registry
-from tests.heads.cases import STRUCTURES, Case, make_features
+from tests.heads.cases import STRUCTURES, make_features
 from tests.heads.toys import TOYS, toys  # noqa: F401  (a fixture)
-from tests.losses.implementations import CLASSES, FULL, TARGET, TOKENS, compare
+from tests.losses.implementations import CLASSES, TARGET, TOKENS
 
 pytestmark = pytest.mark.usefixtures("toys")
-
-
-def new_heads():
-    """Return the new structure with every function, and the new function in every structure."""
-    residual = [Case("residual", pointwise) for pointwise in ("bend", "plif", "gss")]
-    return [*residual, *(case.with_pointwise("bend") for case in STRUCTURES)]
-
-
-def build(case):
-    return case.build(classes=CLASSES, **({"embed_dim": 4} if case.head == "residual" else {}))
-
-
-@pytest.mark.parametrize("reduction", ["none", "sum"])
-def test_new_layers_are_listed_and_chunks_equal_the_reference(reduction):
-    assert "residual" in HEADS.names() and "bend" in POINTWISE.names()
-    assert HEADS.options("residual") == {"inner_bias": True}
-    assert POINTWISE.options("bend") == {"start": 0.5}
-    with pytest.raises(ValueError, match="did you mean 'residual'"):
-        build_head("resdual", num_classes=3, feature_dim=2)
-    options = {**FULL, "reduction": reduction}
-    for case in new_heads():
-        head, features = build(case), make_features(TOKENS).requires_grad_()
-        want = compare(head, features, TARGET, "auto", chunks=(1, 3, TOKENS), **options)
-        if case.pointwise == "bend":
-            assert want.gradients["pointwise.a"] != 0
 
 
 def colder(base, method):
@@ -55,14 +30,14 @@ REPLACED = [
     (case, method)
     for case in STRUCTURES
     for method in ("chunk_logits", "chunk_log_probs")
-    if hasattr(type(build(case)), method)
+    if hasattr(type(case.build()), method)
 ]
 
 
 @pytest.mark.parametrize(("case", "method"), REPLACED, ids=str)
 def test_a_subclass_with_another_function_has_its_own_loss(case, method):
     """The fused loss and the measures of its base are of another function."""
-    head = build(case)
+    head = case.build(classes=CLASSES)
     head.__class__ = colder(type(head), method)
     features = make_features(TOKENS)
     want = -head(features).gather(-1, TARGET.unsqueeze(-1)).squeeze(-1)
@@ -95,7 +70,7 @@ def test_options_that_a_subclass_adds_are_constants_too():
 
 
 def test_a_subclass_may_keep_the_fused_loss_of_its_base():
-    base = type(build(STRUCTURES[0]))
+    base = type(STRUCTURES[0].build())
     assert type("Same", (base,), {"extra_repr": lambda self: "same"}).fused is base.fused
     changed = type("Kept", (base,), {"chunk_logits": base.chunk_logits, "fused": base.fused})
     assert changed.fused is base.fused

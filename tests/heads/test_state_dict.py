@@ -1,4 +1,4 @@
-"""State: names and shapes of parameters, which checkpoints need; what is kept beside them."""
+"""State: whose function it is, what is prepared from it, and what a constructor draws."""
 
 import copy
 import itertools
@@ -12,100 +12,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.functional import linear
 
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.heads import (
-    HEADS,
-    POINTWISE,
-    Head,
-    Pointwise,
-    build_head,
-    build_pointwise,
-    log_probs,
-)
+from highrank_plugins.heads import HEADS, POINTWISE, Head, Pointwise, build_head, log_probs
 from tests.heads import cases
 
-M, F, D = 10, 6, 5
-OUTPUT = {"weight": (M, D), "bias": (M,)}
-LATENT = {"latent.weight": (4 * D, F), "latent.bias": (4 * D,)}
-PRIOR = {"prior.weight": (4, F)}
-GATES = {"gate_hidden.weight": (3 * 2, F), "gate_shared.weight": (3, F), "gate_embed": (7, 2),
-         "gate_bias": (7, 3)}  # fmt: skip
-MIXTAPE = {"embed_dim": D, "components": 4, "frequent": 7, "gate_dim": 2}
-
-STRUCTURES = [
-    ("softmax", {}, {"weight": (M, F), "bias": (M,)}),
-    ("softmax", {"bias": False}, {"weight": (M, F)}),
-    ("moc", {"embed_dim": D, "components": 4}, OUTPUT | PRIOR | LATENT),
-    ("mos", {"embed_dim": D, "components": 4}, OUTPUT | PRIOR | LATENT),
-    ("mos", {"components": 1, "bias": False},
-     {"weight": (M, F), "prior.weight": (1, F), "latent.weight": (F, F), "latent.bias": (F,)}),
-    ("mixtape", MIXTAPE, OUTPUT | LATENT | GATES),
-    ("mixtape", {**MIXTAPE, "gate_biases": "full"},
-     OUTPUT | LATENT | GATES | {"gate_hidden.bias": (6,), "gate_shared.bias": (3,)}),
-    ("mixtape", {**MIXTAPE, "gate_biases": "none", "bias": False},
-     {"weight": (M, D)} | LATENT | {n: s for n, s in GATES.items() if n != "gate_bias"}),
-    ("mixtape", {**MIXTAPE, "gate_weight_norm": 2.0}, OUTPUT | LATENT | GATES),
-    ("mixtape", {**MIXTAPE, "frequent": 0},
-     OUTPUT | LATENT | GATES | {"gate_embed": (0, 2), "gate_bias": (0, 3)}),
-    ("mixtape", {**MIXTAPE, "frequent": None},  # half of the classes
-     OUTPUT | LATENT | GATES | {"gate_embed": (5, 2), "gate_bias": (5, 3)}),
-]  # fmt: skip
-
-FUNCTIONS = [
-    ("identity", {}, {}),
-    ("sigsoftmax", {}, {}),
-    ("gss", {}, {}),
-    ("gss", {"learn": True}, {"c": (), "log_k": ()}),
-    ("plif", {"knots": 9}, {"slope_logits": (9,)}),
-    ("plif", {"knots": 9, "freeze": True}, {"slope_logits": (9,)}),
-    ("monotone_mlp", {"units": 3},
-     {"in_logits": (3,), "in_bias": (3,), "out_logits": (3,), "out_bias": ()}),
-    ("softcap", {}, {}),
-    ("sigmoid_cap", {}, {}),
-    ("multimax", {}, {"thresholds": (4,), "strengths": (4,)}),
-]  # fmt: skip
-
-CONTEXTS = {"context_scale": 1.0, "dropout": 0.0, "locked_dropout": False}
-HEAD_OPTIONS = {
-    "softmax": {},
-    "moc": {"components": 15, **CONTEXTS},
-    "mos": {"components": 15, **CONTEXTS},
-    "mixtape": {"components": 4, "frequent": None, "gates": "tree", "gate_dim": 64, **CONTEXTS,
-                "gate_dropout": 0.0, "gate_noise": 0.0, "gate_weight_norm": 0.0,
-                "frequent_ratio": 0.5, "frequent_multiple": 64, "gate_biases": "paper",
-                "frequent_classes": None, "class_counts": None},
-}  # fmt: skip
-POINTWISE_OPTIONS = {
-    "identity": {},
-    "sigsoftmax": {},
-    "gss": {"c": -1.5, "k": 2.5, "learn": False},
-    "plif": {"bound": 20.0, "knots": 100_000, "init_sd": 1.0, "freeze": False},
-    "monotone_mlp": {"units": 16, "bound": 20.0},
-    "softcap": {"cap": 30.0},
-    "sigmoid_cap": {"height": 23.0, "shift": 5.0, "scale": 7.5},
-    "multimax": {"init_sd": 0.02},
-}
-
-
-def shapes(module):
-    state = module.state_dict().items()
-    return {name: tuple(tensor.shape) for name, tensor in state if name != "_extra_state"}
-
-
-def test_parameters_and_options_keep_names_shapes_and_defaults():
-    sizes = {"num_classes": M, "feature_dim": F}
-    for name, options, want in STRUCTURES:
-        assert shapes(build_head(name, **sizes, **options)) == want, (name, options)
-    for name, options, want in FUNCTIONS:
-        pointwise = build_pointwise(name, **options)
-        assert shapes(pointwise) == want, (name, options)
-        head = build_head("softmax", **sizes, pointwise=pointwise)
-        assert head.pointwise is pointwise
-        extra = {f"pointwise.{parameter}": shape for parameter, shape in want.items()}
-        assert shapes(head) == {"weight": (M, F), "bias": (M,)} | extra
-    assert {name: HEADS.options(name) for name in HEAD_OPTIONS} == HEAD_OPTIONS
-    assert {name: POINTWISE.options(name) for name in POINTWISE_OPTIONS} == POINTWISE_OPTIONS
-
-
+M, F = 10, 6
 OTHERS = [
     # two layers whose parameters have the same names and shapes, and what the message names
     ({"pointwise": "softcap", "cap": 15}, {"pointwise": "softcap"}, "pointwise.cap 15.0 there, 30"),

@@ -1,12 +1,13 @@
 """The axes of most tests, memory that is NaN, and several tiles in a mended interpreter."""
 
 import importlib.util
+import logging
 
 import numpy as np
 import pytest
 import torch
 
-from highrank_plugins.losses import trust
+from highrank_plugins.losses import nll, trust
 from highrank_plugins.losses.kernels.triton import tiles
 from tests.heads.cases import STRUCTURES
 from tests.losses.implementations import ONCE
@@ -50,6 +51,17 @@ def narrow_tiles(monkeypatch):
 def short_trials(monkeypatch):
     """Try each kernel once in a process, on fewer tokens: the interpreter is slow."""
     monkeypatch.setattr(trust, "TOKENS", 4)
+
+
+@pytest.fixture
+def new_process(monkeypatch, caplog):
+    """Let a test be the first use of its device, and of all kernels."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(nll, "_logged", set())
+    monkeypatch.setattr(trust, "verdicts", {})
+    trust.warn.cache_clear()
+    yield
+    trust.warn.cache_clear()
 
 
 @pytest.fixture(autouse=True, scope="session")

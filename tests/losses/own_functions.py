@@ -2,7 +2,7 @@
 
 import torch
 from torch import nn
-from torch.nn.functional import dropout, softplus
+from torch.nn.functional import dropout
 
 from highrank_plugins.heads.pointwise import (
     PLIF,
@@ -101,17 +101,14 @@ RIGHT_FUNCTIONS = [
     define(GeneralizedSigSoftmax, extra_repr=lambda self: "own"),
     own(lambda self, z, tensors: z * self.w,
         parts={"w": lambda: nn.Parameter(torch.rand(CLASSES) + 0.5)}),
-    own(lambda self, z, tensors: self.helper(z), helper=lambda self, z: z * softplus(self.w)),
     # `tensors` has the name of a parameter for another value
     own(lambda self, z, tensors: z * tensors["w"] + self.w * z.cos(),
         tensors=lambda self: {"w": 2 * self.w}),
     own(lambda self, z, tensors: z + self.net(z.unsqueeze(-1)).squeeze(-1), parts={"net": network}),
     own(lambda self, z, tensors: self.scale * z * self.w,
         parts={"w": parameter, "scale": lambda: torch.tensor(0.7)}),
-    own(lambda self, z, tensors: z.sin() + z),  # does not read w
     *map(subclass, (Identity, GeneralizedSigSoftmax, SigSoftmax, Softcap, SigmoidCap, MultiMax)),
     lambda: subclass(PLIF)(knots=40),
-    lambda: define(PLIF, cell_width=property(lambda s: PLIF.cell_width.fget(s) / 2))(knots=40),
     lambda: subclass(GeneralizedSigSoftmax)(learn=True),
 ]  # fmt: skip
 REFUSED_FUNCTIONS = {

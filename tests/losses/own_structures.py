@@ -75,20 +75,10 @@ def two_lists(self, features, tensors, random_state):
     return (found[0].log_softmax(-1).exp() + found[1].log_softmax(-1).exp()).div(2).log()
 
 
-def experts(self, x):
-    chosen = [int(i) for i in (x[:, 0] * 7).abs().long() % 32]
-    return torch.stack([self.experts[i](row) for i, row in zip(chosen, x, strict=True)])
-
-
 def growing(self, z, *_):
     if len(self.ones) < len(z):
         self.ones = z.new_ones(len(z))
     return z * self.ones[: len(z), None]
-
-
-def kept(self, z, *_):
-    self.last = z
-    return z
 
 
 def with_own_method(head):
@@ -105,13 +95,6 @@ class StaleLoRA(Plain):
 
     def chunk_logits(self, x, tensors, random_state):
         return super().chunk_logits(x, tensors, random_state) + x @ self.stale[0].t() @ self.B.t()
-
-
-def unread_tuple():
-    head = StaleLoRA()
-    head.stale = head.A, head.B  # that nobody reads
-    head.chunk_logits = lambda x, tensors, state: linear(x, head.weight + head.B @ head.A)
-    return head
 
 
 # contexts read the vocabulary matrix, whose gradient a fused loss takes from its products
@@ -156,12 +139,10 @@ RIGHT_STRUCTURES = [
     made(calling("_mean", lambda self, z, *_: 1.5 * z, Mixtape), **GATES),
     made(reading(lambda self, x: self.lstm(x.unsqueeze(1))[0].squeeze(1),
                  {"lstm": lambda: nn.LSTM(SIZE, SIZE, batch_first=True)})),
-    reading(experts, {
-        "experts": lambda: nn.ModuleList(nn.Linear(SIZE, SIZE) for _ in range(32))}),
     # in a ball: NaN where a feature has a norm of 1 or more
     reading(lambda self, x: x / (1 - x.norm(dim=-1, keepdim=True)).sqrt(),
             place=lambda self, x: 0.98 * x / x.norm(dim=-1, keepdim=True)),
-    reading(lambda self, x: x.detach()), unread_tuple, logits(kept),
+    reading(lambda self, x: x.detach()),
     logits(growing, {"ones": lambda: torch.ones(0)}),
     logits(lambda self, z, *_: z * self.k, {"k": lambda: torch.linspace(0.5, 2, CLASSES)}),
     wrapped(lambda head: parametrize.register_parametrization(head, "weight", Doubled())),
@@ -183,18 +164,13 @@ def once_initialised(self, x):
     return x - self.kept[0]
 
 
-def counts(self, x):
-    self.seen["calls"] += 1
-    return x
-
-
 def counts_in_buffer(self, x):
     self.seen += 1
     return x
 
 
-def before(x, steps):
-    return torch.cat((torch.zeros_like(x[:steps]), x[:-steps]))
+def before(x):
+    return torch.cat((torch.zeros_like(x[:1]), x[:-1]))
 
 
 def asserts(self, x):
@@ -216,8 +192,6 @@ REFUSED_STRUCTURES = {
         x, tensors["weight"], tensors["bias"]).softmax(-1))), "instead of 1"),
     "others": (reading(lambda self, x: x - x.mean(0)), "depends on the other tokens"),
     "buffer": (reading(counts_in_buffer, {"seen": lambda: torch.zeros(())}), "changes its seen"),
-    "sequence": (wrapped(lambda head: setattr(head, "latent", nn.Sequential(head.latent))),
-                 "'latent.weight'"),
     "error": (reading(asserts), "AssertionError: features must be sorted$"),
     # hidden by the numbers at the start, or rare
     "stale list": (StaleLoRA, ""),
@@ -233,9 +207,7 @@ REFUSED_STRUCTURES = {
     "position": (reading(
         lambda self, x: self.drop(x + self.pos(torch.arange(len(x)))),
         {"pos": lambda: nn.Embedding(64, SIZE), "drop": lambda: nn.Dropout(0.1)}), ""),
-    "token before": (reading(lambda self, x: x + before(x, 1) + 0.1 * torch.randn_like(x)), ""),
-    "five tokens ago": (reading(lambda self, x: x + before(x, 5)), ""),
-    "blocks of eight": (reading(lambda self, x: x + (torch.arange(len(x)) // 8)[:, None]), ""),
+    "token before": (reading(lambda self, x: x + before(x) + 0.1 * torch.randn_like(x)), ""),
     "more than eight": (reading(lambda self, x: x + x.mean(0) if len(x) > 8 else x), ""),
     "places and noise": (reading(
         lambda self, x: x + torch.arange(len(x))[:, None] + torch.randn_like(x)), ""),
@@ -244,7 +216,6 @@ REFUSED_STRUCTURES = {
         lambda module, inputs, output: 2 * output)), ""),
     "backward hook": (wrapped(lambda head: head.register_full_backward_hook(
         lambda module, inputs, outputs: (10 * inputs[0],)), Softmax), ""),
-    "counter": (reading(counts, {"seen": lambda: {"calls": 0}}), ""),
     "clipped": (lambda: Softmax(CLASSES, SIZE, pointwise=Clipped()), ""),
     "noise and clipped": (made(Softmax, pointwise=NoisyClipped()), "norm of the gradient"),
     "call": (calling("__call__", lambda self, p, *_: (2 * p).log_softmax(-1), Plain), ""),

@@ -10,10 +10,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from highrank_plugins import register
-from highrank_plugins.heads import Pointwise
-from highrank_plugins.own_layers.ours import is_ours
-from tests.heads.cases import MIXTAPE, MOS, STRUCTURES, make_features
+from tests.heads.cases import MIXTAPE, STRUCTURES, make_features
+from tests.heads.toys import Bend
 from tests.losses.implementations import CLASSES, FULL, TARGET, TOKENS, WEIGHT, memory_for
 
 without_triton = pytest.mark.parametrize("impl", ["chunked", "fused", "cpp"])
@@ -60,17 +58,6 @@ def test_no_tensor_outlives_a_step(case, impl):
     assert counts[-1] == counts[1]
 
 
-def test_the_hooks_of_fairseqs_nan_detector_make_no_layer_an_own_one():
-    """A diverged run is computed again under them, and must not hear that its layer is wrong."""
-    head = MOS.build()
-    detector = pytest.importorskip("fairseq.nan_detector")
-    register()
-    with detector.NanDetector(head):
-        assert is_ours(head)
-    head.register_forward_hook(lambda *_: None)
-    assert not is_ours(head)
-
-
 # -- gradients of gradients -----------------------------------------------------------------------
 
 FUNCTIONS = [("monotone_mlp", {"units": 2}), ("plif", {"knots": 6, "bound": 3.0}),
@@ -113,17 +100,6 @@ class Net(torch.nn.Module):
                              reduction="sum", impl=impl).loss  # fmt: skip
 
 
-class Bent(Pointwise):
-    """Apply f(z) = z + a tanh(z). It is not registered, since other tests try all functions."""
-
-    def __init__(self):
-        super().__init__()
-        self.a = torch.nn.Parameter(torch.tensor(0.5).double())
-
-    def apply_to(self, z, tensors):
-        return z + tensors["a"] * z.tanh()
-
-
 def gradients(net, function, impl):
     net.zero_grad()
     function(make_features(TOKENS), impl).backward()
@@ -136,12 +112,12 @@ def test_a_compiled_model_has_the_same_gradients(case, part, impl, monkeypatch):
     """Compile `apply_to` alone, too, as docs/howto/own_layer.md says."""
     net, compiled = Net(case.build(classes=CLASSES)), torch.compile
     if part == "function":
-        net.head.pointwise = Bent()
+        net.head.pointwise = Bend().double()
     want = gradients(net, net, impl)
     torch._dynamo.reset()
     if part == "function":
-        apply_to = compiled(Bent.apply_to, backend="aot_eager", dynamic=True)
-        monkeypatch.setattr(Bent, "apply_to", apply_to)
+        apply_to = compiled(Bend.apply_to, backend="aot_eager", dynamic=True)
+        monkeypatch.setattr(Bend, "apply_to", apply_to)
     function = net if part == "function" else compiled(net, backend="aot_eager")
     torch.testing.assert_close(gradients(net, function, impl), want, rtol=1e-9, atol=1e-11)
 

@@ -1,21 +1,17 @@
 """`cpp` beyond what every implementation must do: arithmetic, threads, and what `auto` takes."""
 
-import logging
 import math
-import subprocess
-import sys
 from functools import partial
 
 import pytest
 import torch
 
 from highrank_plugins.heads import build_head, build_pointwise
-from highrank_plugins.losses import nll as choice
 from highrank_plugins.losses.kernels.compiled import IDENTITY
 from highrank_plugins.losses.kernels.cpp.passes import CppKernels
 from highrank_plugins.losses.plan import ClassWeights, Scores, SoftmaxBlock
 from tests.heads.cases import MOS, SOFTMAX, STRUCTURES, make_features
-from tests.losses.implementations import CLASSES, FULL, TARGET, TOKENS, compare, inputs, run
+from tests.losses.implementations import FULL, TARGET, compare, inputs, run
 
 pytestmark = pytest.mark.cpp
 
@@ -50,34 +46,6 @@ def test_any_number_of_threads_gives_the_same_numbers(case, count, request):
     request.addfinalizer(partial(torch.set_num_threads, torch.get_num_threads()))
     torch.set_num_threads(count)
     compare(*inputs(case), TARGET, "cpp", reduction="sum", **FULL)
-
-
-def test_kernels_share_torchs_pool_of_threads():
-    """Two OpenMP libraries would each have a pool of threads, and compete for the cores."""
-    code = (
-        "from highrank_plugins.losses.kernels.cpp.build import library; library()\n"
-        "files = {line.split()[-1] for line in open('/proc/self/maps')}\n"
-        "print(*[file for file in files if 'omp' in file.rpartition('/')[2]])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert len(done.stdout.split()) == 1, done.stdout
-
-
-@pytest.mark.parametrize("case, dtype, impl", [
-    (MOS, torch.float32, "cpp"),
-    (MOS.with_pointwise("gss"), torch.float32, "cpp"),
-    (MOS.with_pointwise("plif"), torch.float32, "cpp"),
-    (MOS.with_pointwise("monotone_mlp"), torch.float32, "fused"),
-    (MOS, torch.float64, "fused"),
-], ids=str)  # fmt: skip
-def test_auto_takes_cpp_for_float32_and_functions_that_it_knows(
-    case, dtype, impl, caplog, monkeypatch
-):
-    monkeypatch.setattr(choice, "_logged", set())
-    head, features = case.build(classes=CLASSES, dtype=dtype), make_features(TOKENS).to(dtype)
-    with caplog.at_level(logging.INFO):
-        head.nll(features, TARGET)
-    assert f"The loss of mos is computed by {impl!r}" in caplog.text
 
 
 def of_two_logits(pointwise, x, target):

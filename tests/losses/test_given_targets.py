@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from highrank_plugins.heads import build_head
-from highrank_plugins.losses import targets, trust
-from tests.heads.cases import MOS, SOFTMAX, STRUCTURES
+from highrank_plugins.losses import targets
+from tests.heads.cases import MOS, SOFTMAX
 from tests.losses.implementations import RUNNABLE
 
 CLASSES, TOKENS, SIZE = 9, 40, 4
@@ -112,26 +112,6 @@ def test_a_teachers_small_probabilities_are_kept(case):
     torch.testing.assert_close(found, teacher(x).detach(), rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.cpp
-@pytest.mark.parametrize("case", [SOFTMAX, MOS, STRUCTURES[-1]], ids=str)
-def test_another_default_device_changes_nothing(case, monkeypatch):
-    monkeypatch.setattr(trust, "verdicts", {})
-    head = case.with_pointwise("plif").build(classes=CLASSES, dtype=torch.float32).train()
-    x = torch.zeros(6, head.feature_dim, requires_grad=True)
-    target = torch.zeros(6, dtype=torch.int64)
-    with torch.device("meta"):
-        for given in (target, targets.labels(target)):
-            head.nll(x, given, impl="cpp", reduction="sum").loss.backward()
-    assert x.grad.device.type == "cpu"
-
-
-def test_a_first_loss_under_autocast_checks_no_narrow_matrix():
-    head = build_head("softmax", num_classes=30, feature_dim=8, vocabulary="low_rank", rank=2)
-    with torch.autocast("cpu", torch.bfloat16):
-        loss = head.nll(torch.randn(6, 8), torch.arange(6), reduction="mean").loss
-    loss.backward()
-
-
 X, Y, Q = drawn()
 LOG_Q, TOP = Q.log(), Q.topk(4).indices
 TOP_LOG_Q = LOG_Q.gather(-1, TOP)
@@ -157,20 +137,17 @@ MISTAKES = {
     "different tensors of labels": lambda: targets.labels(Y) + targets.labels(Y.clone()),
     "different tokens do not add up": lambda: teacher() + targets.labels(Y[:3]),
     "a finite factor, got nan": lambda: float("nan") * targets.entropy(),
-    "probabilities: expected a tensor, got list": lambda: of([[1.0]]),
     "below 0 or NaN": lambda: of(Q * torch.nan),
     "a probability is below 0": lambda: of(
         Q + 2 * torch.eye(CLASSES)[0] - 2 * torch.eye(CLASSES)[1]
     ),
     "from_probabilities: .* do not sum to 1": lambda: of(2 * Q),
-    "temperature must be above 0 and finite, got '2'": lambda: of(temperature="2"),
     "temperature must be above 0 and finite, got 0.0": lambda: teacher(temperature=0.0),
     "divergence: unknown 'forwards'": lambda: teacher(divergence="forwards"),
     "both must have the same dictionary": lambda: teacher(classes=12),
     "call teacher.eval": lambda: teacher(training=True),
     r"made for tokens \(5,\)": lambda: teacher(tokens=5),
     "expected a head, got NoneType": lambda: targets.from_teacher(None, X),
-    "rest: expected a tensor, got NoneType": lambda: top_k(rest=None),
     r"from_top_k: rest: expected shape": lambda: top_k(rest=REST[:, None]),
     r"from_top_k: .* do not sum to 1": lambda: top_k(rest=REST + 0.1),
     "from_top_k: the prob.* do not sum to 1": lambda: top_k(  # logits
@@ -178,7 +155,6 @@ MISTAKES = {
     ),
     "a token has a class twice": lambda: top_k(classes=TOP * 0),
     "a class is out of range": lambda: targets.from_samples(TOP + 7),
-    "from_samples: expected classes int64": lambda: targets.from_samples(TOP, REST),
     "from_samples: .* do not sum to 1": lambda: targets.from_samples(TOP, TOP * 0.0),
 }
 

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from highrank_plugins.benchmarks.case import LossCase
 from highrank_plugins.heads import build_head
 from highrank_plugins.heads.random_state import NOISE_BLOCK, RandomState
-from highrank_plugins.losses import autograd, chunking
+from highrank_plugins.losses import autograd
 from scripts.roofline import peak_of
 from tests.largest_tensor import Largest
 
@@ -152,16 +152,6 @@ def test_peak_memory_stays_below_its_bound(head, impl):
                     label_smoothing=0.1, bias=False, dtype="bfloat16")  # fmt: skip
     peak, gradients = peak_of(case, impl)
     assert 2 * gradients < peak <= MOST[head, impl] * 2**20
-
-
-@pytest.mark.triton
-def test_a_function_that_no_kernel_knows_is_computed_in_blocks(monkeypatch):
-    case = LossCase(head="softmax", tokens=4096, dim=256, classes=32768, bias=False,
-                    dtype="bfloat16", pointwise="monotone_mlp")  # fmt: skip
-    by_blocks, _ = peak_of(case, "triton")
-    monkeypatch.setitem(chunking.BLOCK_MEMORY, "cuda", 2**40)
-    at_once, _ = peak_of(case, "triton")
-    assert at_once > 2 * by_blocks
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])

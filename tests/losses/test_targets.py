@@ -206,19 +206,6 @@ def test_samples_are_unbiased_and_top_k_is_not():
     torch.testing.assert_close(shares, LOG_Q.exp(), rtol=0, atol=0.015)
 
 
-def test_a_teacher_computes_under_autocast():
-    head, teacher = (MOS.build(classes=CLASSES, dtype=torch.float32, seed=s) for s in (0, 5))
-    x = make_features(TOKENS).float()
-    losses = []
-    for enabled in (False, True):
-        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-            given = TEACHER_FEATURES.to(torch.bfloat16 if enabled else torch.float32)
-            target = targets.from_teacher(teacher, given)
-            losses.append(head.nll(x, target, reduction="sum").loss)
-    assert losses[0] != losses[1]
-    torch.testing.assert_close(*losses, rtol=0.05, atol=0.05)
-
-
 def test_an_own_layer_teaches_what_it_computes():
     """A fused loss would compute the function of its base."""
 

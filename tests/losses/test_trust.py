@@ -12,6 +12,7 @@ from highrank_plugins.losses.kernels.cpp import passes as cpp
 from tests.heads.cases import MIXTAPE, MOS, SOFTMAX, make_features
 from tests.losses.implementations import TARGET, TOKENS, assert_same, run
 
+pytestmark = pytest.mark.usefixtures("new_process")
 CASES = {"softmax": SOFTMAX, "mixture": MOS, "tree_forward": MIXTAPE, "tree_backward": MIXTAPE}
 DAMAGES = {
     "sign": lambda t: t.neg_(),
@@ -21,14 +22,6 @@ DAMAGES = {
     "wrong dtype": lambda t: t.copy_(t.half()),
     "NaN": lambda t: t[..., :1].fill_(torch.nan),
 }
-
-
-@pytest.fixture(autouse=True)
-def new_process(monkeypatch):
-    monkeypatch.setattr(trust, "verdicts", {})
-    trust.warn.cache_clear()
-    yield
-    trust.warn.cache_clear()
 
 
 def damage(monkeypatch, impl, kernel, change):
@@ -137,25 +130,3 @@ def test_right_kernels_are_not_taken_for_wrong(build, sizes, options):
     head.nll(x, target, impl="cpp", reduction="sum", **options).loss.backward()
     tried = [found.text for found in trust.verdicts.values()]
     assert tried == [trust.RIGHT] * (head.num_classes > 1)
-
-
-GATED = MIXTAPE.with_options(frequent=16, gate_noise=0.5)  # the kernels multiply the gates
-
-
-@pytest.mark.triton
-@pytest.mark.parametrize(
-    "case, pointwise, dtype",
-    [(SOFTMAX, "plif", torch.bfloat16), (SOFTMAX, "monotone_mlp", torch.float16),
-     (MOS, "multimax", torch.float16), (MOS, "gss", torch.bfloat16),
-     (GATED, "plif", torch.float16), (GATED, "multimax", torch.bfloat16)],
-    ids=str,
-)  # fmt: skip
-def test_kernels_are_right_in_half_precision(case, pointwise, dtype):
-    head = case.with_pointwise(pointwise).build(classes=37, dtype=dtype).train()
-    features = make_features(3).to(dtype).requires_grad_()
-    options = {"z_loss": 1e-4, "accuracy": True, "entropy": True, "reduction": "sum"}
-    head.nll(features, torch.arange(3), impl="triton", label_smoothing=0.1, **options)
-    head.nll(features, targets.labels(torch.arange(3), 0.1), impl="triton", **options)
-    assert len(trust.verdicts) == 2
-    for result in trust.verdicts.values():
-        assert result.text == trust.RIGHT and result.error < 0.5 * result.allowed

@@ -1,66 +1,42 @@
 """fairseq's commands, scripts and hub interface on trained heads."""
 
 import re
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 from highrank_plugins.heads import tokens
 from highrank_plugins.models.transformer import TransformerHeadModel
-from tests.fairseq_cli import REPOSITORY, run
+from tests.fairseq_cli import run
 from tests.tiny_corpus import TEXT, unigram_entropy, valid_losses
-from tests.trainings import NARROW, OUR_LOSS, TRANSLATION, last, parameters, same, train
+from tests.trainings import last, parameters, same, train
 
 shares_models = pytest.mark.xdist_group("commands")
 ALL = ["--batch-size", 8, "--required-batch-size-multiple", 1, "--num-workers", 0]
 
 
 @pytest.fixture(scope="module")
-def trained(mt_data, lm_data, tmp_path_factory):
-    """Train a translation model and a language model; keep what the first run printed."""
+def trained(mt_data, tmp_path_factory):
+    """Train a translation model; keep what the run printed."""
     folder = tmp_path_factory.mktemp("trained")
-    shutil.copytree(mt_data, folder / "data")
-    # --lm-path looks for the language model's dictionary here
-    shutil.copy(lm_data / "dict.txt", folder / "data" / "dict.txt")
-    mos = train(mt_data, folder / "mos", "transformer_mos_tiny", 40, "--label-smoothing", "0.1")
-    train(lm_data, folder / "lm", "transformer_lm_mos", 20)
-    return folder, mos.output
+    done = train(mt_data, folder, "transformer_mos_tiny", 40, "--label-smoothing", "0.1")
+    return folder, done.output
 
 
 def translate(data, path, *options):
-    """Return hypotheses of the test set in order, and the whole output."""
+    """Return hypotheses of the test set in order."""
     words = [*ALL, "--path", path, "--gen-subset", "test", "--beam", 2, *options]
-    done = run("generate", data, *words)
-    rows = [line.split("\t") for line in done.lines("H-")]
+    rows = [line.split("\t") for line in run("generate", data, *words).lines("H-")]
     hypotheses = {int(name[2:]): (float(score), text) for name, score, text in rows}
     assert sorted(hypotheses) == list(range(20))
-    return [hypotheses[i] for i in range(20)], done
+    return [hypotheses[i] for i in range(20)]
 
 
 @shares_models
-def test_ensembles_language_models_and_alignments(trained):
-    folder, _ = trained
-    mos = last(folder / "mos")
-    alone, done = translate(folder / "data", mos, "--print-alignment")
-    assert all(re.search(r"\d+-\d+", line) for line in done.lines("A-"))
-    assert len(done.lines("A-")) == 20
-    twice, _ = translate(folder / "data", f"{mos}:{mos}")
-    assert [text for _, text in twice] == [text for _, text in alone]
-    assert [score for score, _ in twice] == pytest.approx([s for s, _ in alone], abs=1e-3)
-    language_model = ["--lm-path", last(folder / "lm"), "--lm-weight", "0.3"]
-    helped, _ = translate(folder / "data", mos, *language_model)
-    assert [s for s, _ in helped] != [s for s, _ in alone]
-
-
-@shares_models
-def test_references_and_validate_have_the_loss_of_training(trained):
+def test_references_and_validate_have_the_loss_of_training(trained, mt_data):
     folder, output = trained
     want = pytest.approx(valid_losses(output)[-1], abs=2e-3)
-    where = [folder / "data", "--path", last(folder / "mos"), *ALL]
+    where = [mt_data, "--path", last(folder), *ALL]
     done = run("generate", *where, "--gen-subset", "valid", "--score-reference")
     scores = [float(x) for line in done.lines("P-") for x in line.split("\t")[1].split()]
     assert -sum(scores) / len(scores) == want
@@ -73,44 +49,23 @@ def test_references_and_validate_have_the_loss_of_training(trained):
 
 
 @shares_models
-def test_interactive_and_hub_translate_like_generate(trained):
+def test_interactive_and_hub_translate_like_generate(trained, mt_data):
     folder, _ = trained
-    want = [text for _, text in translate(folder / "data", last(folder / "mos"))[0]]
+    want = [text for _, text in translate(mt_data, last(folder))]
     source = (TEXT / "test.en").read_text()
     words = ["--source-lang", "en", "--target-lang", "de", "--beam", 2]
-    done = run("interactive", folder / "data", "--path", last(folder / "mos"), *words, stdin=source)
+    done = run("interactive", mt_data, "--path", last(folder), *words, stdin=source)
     assert [line.split("\t")[2] for line in done.lines("H-")] == want
 
-    hub = TransformerHeadModel.from_pretrained(
-        str(folder / "mos"), "checkpoint_last.pt", str(folder / "data")
-    )
+    hub = TransformerHeadModel.from_pretrained(str(folder), "checkpoint_last.pt", str(mt_data))
     assert hub.translate(source.splitlines(), beam=2) == want
 
-    state = torch.load(last(folder / "mos"), weights_only=False)
+    state = torch.load(last(folder), weights_only=False)
     state["cfg"]["task"].update(source_lang=None, target_lang=None)  # of a run that inferred them
     torch.save(state, folder / "inferred.pt")
-    words = ["--data", folder / "data", "--beam", 2]
+    words = ["--data", mt_data, "--beam", 2]
     done = run("highrank", "translate", folder / "inferred.pt", *words, stdin=source)
     assert done.output.splitlines()[-20:] == want
-
-
-def script(name, *words):
-    """Run `fairseq-<name>` from the repository's root."""
-    command = Path(sys.executable).parent / f"fairseq-{name}"
-    line = [str(word) for word in (command, *words, "--user-dir", "highrank_plugins")]
-    done = subprocess.run(line, cwd=REPOSITORY, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_a_model_trains_under_its_own_name_and_generates(mt_data, tmp_path):
-    model = ["--arch", "transformer_highrank", "--head", "moc"]
-    words = [mt_data, *model, *TRANSLATION, *NARROW, *OUR_LOSS, "--save-dir", tmp_path]
-    script("train", *words, "--max-update", 2)
-    assert "Loaded checkpoint" in run("train", *words, "--max-update", 3).output
-    words = ["--path", last(tmp_path), "--batch-size", 8, "--max-len-b", 5]
-    generated = script("generate", mt_data, *words)
-    assert sum(line.startswith("H-") for line in generated.splitlines()) == 20
 
 
 # -- every architecture token: learn, stop, resume, and use the model -----------------------------
@@ -141,7 +96,7 @@ def test_every_translation_arch_learns(arch, mt_data, tmp_path):
     options += [*SMALL.get(token, []), *QUICK.get(trunk, [])]
     loss = learn(arch, mt_data, tmp_path, options)
     assert loss < unigram_entropy(mt_data / "dict.de.txt") - 1
-    whole, parts = (translate(mt_data, last(tmp_path / n))[0] for n in ("whole", "parts"))
+    whole, parts = (translate(mt_data, last(tmp_path / n)) for n in ("whole", "parts"))
     assert whole == parts
 
 

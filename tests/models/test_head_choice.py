@@ -9,7 +9,7 @@ from torch import nn
 
 from highrank_plugins.heads import Head, Vocabulary
 from highrank_plugins.heads.base import HEADS
-from highrank_plugins.heads.pointwise import MonotoneMLP, Softcap
+from highrank_plugins.heads.pointwise import MonotoneMLP
 from highrank_plugins.heads.vocabulary import VOCABULARY
 from highrank_plugins.hooks.optimizers import own_rate
 from highrank_plugins.models.head_from_options import (
@@ -18,7 +18,6 @@ from highrank_plugins.models.head_from_options import (
     head_from_options,
     require_same_function,
 )
-from highrank_plugins.models.head_options import HeadOptions, help_of, options_of_layers
 from tests.models.small import build
 
 TRUNK = {"head_bias": "false"}
@@ -30,12 +29,7 @@ def choose(arch=None, **options):
 
 
 class Own(Head):
-    """Stand for a structure that shares names of arguments with Mixtape.
-
-    Args:
-        frequent: the number
-            of something else (100 %).
-    """
+    """Stand for a structure that shares names of arguments with Mixtape."""
 
     def __init__(self, *args, frequent: int = 3, locked_dropout: bool = False, **options):
         super().__init__(*args, **options)
@@ -48,8 +42,6 @@ def test_a_layer_of_a_users_has_its_own_options(monkeypatch):
     assert chosen["head_frequent"] == 3
     assert chosen["head_locked_dropout"] is False
     assert not chosen.keys() & {"head_frequent_ratio", "head_gate_biases"}
-    assert help_of("head_frequent") == "the number of something else (100 %%) (default: 3)"
-    assert help_of("head_locked_dropout") == "of own (default: False)"
     monkeypatch.setattr(MonotoneMLP, "own_rate", "centres")
     chosen = choose(head_pointwise="monotone_mlp", head_monotone_mlp_lr=0.1)
     assert chosen["head_monotone_mlp_lr"] == 0.1
@@ -75,6 +67,16 @@ def test_explicit_options_win(options, wanted):
     assert choose(**chosen) == chosen
 
 
+def test_the_error_about_a_foreign_option_names_layers_that_have_it():
+    for options, layers in (
+        ({"head": "mos", "head_gss_c": 0.5}, "gss"),
+        ({"head": "softmax", "head_components": 4}, "mixtape, moc, mos"),
+        ({"head": "mos", "head_plif_lr": 0.1}, "plif"),
+    ):
+        with pytest.raises(ValueError, match=f"no such option; it has .*has it: {layers}$"):
+            choose(**options)
+
+
 def test_unset_options_take_the_defaults_of_arch_and_head():
     for language_model, ratio in ((False, 0.5), (True, 0.1)):
         chosen = choose_head({"head": "mixtape"}, {}, TRUNK, language_model)
@@ -83,37 +85,8 @@ def test_unset_options_take_the_defaults_of_arch_and_head():
         assert chosen.items() >= wanted.items()
 
 
-def test_the_error_about_a_foreign_option_lists_the_options_of_the_head():
-    with pytest.raises(ValueError, match="no such option; it has") as refused:
-        choose(head="mos", head_gss_c=0.5)
-    own, remedy = str(refused.value).partition("it has ")[2].split(". ")
-    listed = set(own.split(", "))
-    common = """--head --head-pointwise --head-vocabulary --head-embed-dim --head-bias --head-loss
-        --head-loss-memory --head-monitor --head-z-loss
-        --head-adam-lr"""
-    mos = {"--head-components", "--head-context-scale", "--head-dropout"}
-    assert listed == {*common.split(), *mos}
-    assert remedy == "Remove the option, or choose a layer that has it: gss"
-    with pytest.raises(ValueError, match="a layer that has it: mixtape, moc, mos"):
-        choose(head="softmax", head_components=4)
-    with pytest.raises(ValueError, match=r"a layer that has it: plif$"):
-        choose(head="mos", head_plif_lr=0.1)
-
-
-def test_every_option_has_help():
-    for name, option in HeadOptions.__dataclass_fields__.items():
-        if name != "_name":
-            assert option.metadata["help"]
-            assert "see the documentation" not in option.metadata["help"], name
-    assert set(options_of_layers()) < set(HeadOptions.__dataclass_fields__)
-
-
 class Shifted(Vocabulary):
-    """Stand for a matrix of a user's, with an option that no parameter shows.
-
-    Args:
-        by: what is added.
-    """
+    """Stand for a matrix of a user's, with an option that no parameter shows."""
 
     def __init__(self, by: float = 0.5):
         super().__init__()
@@ -129,7 +102,6 @@ class Shifted(Vocabulary):
 def test_a_matrix_has_options_checks_construction_and_identity(monkeypatch):
     monkeypatch.setitem(VOCABULARY._classes, "shifted", Shifted)
     monkeypatch.setattr(Shifted, "registered_name", "shifted", raising=False)
-    assert help_of("head_shifted_by") == "what is added (default: 0.5)"
     with pytest.raises(ValueError, match=r"--head-vocabulary plain has no .*has it: shifted"):
         choose(head_shifted_by=2.0)
     with pytest.raises(ValueError, match=r"--head-vocabulary: unknown .*did you mean 'shifted'"):
@@ -236,18 +208,3 @@ def test_the_vocabulary_matrix_may_be_narrower_or_shared(trunk, joined_data):
     assert model.head.weight is model.decoder.embed_tokens.weight
     model = build(joined_data, "transformer_mixtape_tiny", "--share-all-embeddings").model
     assert model.head.weight is model.encoder.embed_tokens.weight
-
-
-def test_an_option_that_no_checkpoint_can_compare_is_named(trunk, monkeypatch, caplog):
-    def cap_under_another_name(self, cap: float = 30.0):
-        made(self, cap)
-        del self.cap
-
-    made = Softcap.__init__
-    monkeypatch.setattr(Softcap, "__init__", cap_under_another_name)
-    monkeypatch.setattr(Softcap, "constants", None)
-    trunk("softcap")
-    assert "softcap has no attribute cap, so no checkpoint can compare this option" in caplog.text
-    caplog.clear()
-    trunk("gss")
-    assert "no checkpoint can compare" not in caplog.text

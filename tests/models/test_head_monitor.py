@@ -2,7 +2,6 @@
 
 import math
 import re
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -13,13 +12,10 @@ from highrank_plugins.analysis.retention import gradient_retention, logit_gradie
 from highrank_plugins.analysis.spectrum import spectral_entropy
 from highrank_plugins.heads import build_head
 from highrank_plugins.measures import retention
-from highrank_plugins.measures.base import MonitoredBatch
 from highrank_plugins.models.head_monitor import CollapseWatch, HeadMonitor, take_snapshot
 from tests.analysis.test_spectrum import OneSoftmax
-from tests.fairseq_cli import run
-from tests.free_port import free_address
 from tests.heads.cases import CLASSES, MIXTAPE, MOC, MOS, SOFTMAX, make_features
-from tests.trainings import NARROW, OUR_LOSS, TRANSLATION, last, parameters, same, train
+from tests.trainings import last, parameters, same, train
 
 EVERY_THIRD = ["--head-monitor", 3, "--log-interval", 1, "--disable-validation"]
 COMPONENTS = {"head_component_entropy", "head_component_entropy_overall", "head_component_least"}
@@ -70,34 +66,6 @@ def test_every_model_logs_the_measures_of_its_head(arch, mt_data, lm_data, tmp_p
     newest = found.Scalars("head_effective_rank")[-1].value
     shown = re.search(r"head_effective_rank=([\d.]+)", lines[-1])
     assert float(shown[1]) == pytest.approx(newest, abs=0.01)
-    assert "train_head_effective_rank" not in output
-    assert "| head_effective_rank " in output
-
-
-@pytest.mark.long
-def test_only_the_first_of_two_processes_writes(mt_data, tmp_path):
-    address, arch = free_address(), "transformer_mos_tiny"
-    where = ["--arch", arch, "--max-update", 4, *TRANSLATION, *NARROW, *OUR_LOSS, "--dropout", 0]
-    group = [
-        *("--distributed-world-size", 2, "--device-id", 0, "--ddp-backend", "legacy_ddp"),
-        *("--distributed-init-method", address, "--distributed-no-spawn"),
-        *("--distributed-backend", "gloo", "--distributed-rank"),
-    ]
-    more = ["--save-dir", tmp_path, "--tensorboard-logdir", tmp_path / "events", *EVERY_THIRD]
-    with ThreadPoolExecutor() as pool:
-        ranks = [pool.submit(run, "train", mt_data, *where, *group, r, *more) for r in (0, 1)]
-    assert "training on 2 devices" in ranks[0].result().output
-    (file,) = (tmp_path / "events" / "head").iterdir()
-    assert [event.step for event in events(file).Scalars("head_effective_rank")] == [3]
-    train(mt_data, tmp_path / "one", arch, 4, "--update-freq", 2, "--dropout", 0)
-    assert same(parameters(last(tmp_path)), parameters(last(tmp_path / "one")))
-
-
-def test_a_criterion_that_hides_its_batches_gives_a_warning(mt_data, tmp_path):
-    stock = ["--criterion", "label_smoothed_cross_entropy"]
-    done = train(mt_data, tmp_path, "transformer_mos_tiny", 6, *EVERY_THIRD, *stock)
-    assert done.output.count("sees neither features nor targets") == 1
-    assert "head_effective_rank" in done.output and "head_component_" not in done.output
 
 
 def monitored(head, features, updates):
@@ -197,7 +165,6 @@ def test_numbers_are_those_of_the_analysis(case):
     if case.pointwise == "plif":
         slopes = slope_statistics(head.pointwise)._asdict()
         assert slopes == {name: found[f"slope_{name}"] for name in slopes}
-        assert found["slopes"].shape == (head.pointwise.knots,)
 
 
 @pytest.mark.parametrize("factor", [0, 1])
@@ -273,10 +240,3 @@ def test_values_that_are_not_finite_are_refused(broken):
         place.view(-1)[1] = math.inf
     with pytest.raises(ValueError, match=f"{broken}.* not finite"):
         take_snapshot(head, features, TARGET)
-
-
-def test_a_long_batch_is_sampled_evenly():
-    features, target = torch.arange(200.0).unsqueeze(1), torch.arange(200)
-    some, words = MonitoredBatch(SOFTMAX.build(), features, target).some(64)
-    assert words.tolist() == [200 * i // 64 for i in range(64)]
-    assert torch.equal(some.squeeze(1).long(), words)

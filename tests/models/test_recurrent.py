@@ -7,11 +7,9 @@ import torch
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import tokens
-from highrank_plugins.models.awd_lstm_lm import AWDLSTMLanguageModel
 from highrank_plugins.own_layers.ours import stored_matrix
 from tests.models.small import assert_scores_of_one_pass, build
 from tests.stream_corpus import CERTAIN
-from tests.trainings import train
 
 SEPARATE = ("low_rank", "tiers", "codebook")  # matrices without a row for each class
 RATES = """--dropout 0.4 --dropouti 0.4 --dropouth 0.25 --dropoute 0.1 --wdrop 0.5
@@ -126,6 +124,8 @@ def test_truncated_backpropagation_gets_features_and_state_and_rates_reach_the_t
     stock = mos("--criterion", "cross_entropy")
     losses = [b.criterion(b.model.eval(), b.batch())[0] for b in (mos(), stock)]
     torch.testing.assert_close(*losses)
+    with pytest.raises(UserError, match="an AWD-LSTM can teach, but not learn from a teacher"):
+        built.model(words, target=object())
     generation = Namespace(retain_dropout=True)
     with pytest.raises(ValueError, match="--head-z-loss has no effect with this criterion"):
         mos("--head-z-loss", 1).model.train()(words)
@@ -144,16 +144,3 @@ def test_dropout_on_contexts_is_locked_over_time(mos):
     for values in (model(words)[0], model(words, target=same, reduction="none").loss[..., None]):
         torch.testing.assert_close(values, values[:, :1].expand_as(values))
         assert not torch.allclose(values[0, 0], values[1, 0], rtol=1e-4)
-
-
-def test_the_hub_scores_and_generates(lm_data, tmp_path):
-    train(lm_data, tmp_path, "awd_lstm_lm_mos", 4)
-    hub = AWDLSTMLanguageModel.from_pretrained(
-        str(tmp_path), "checkpoint_last.pt", str(lm_data)
-    ).eval()
-    sentence = "der mann kauft heute frisches brot ."
-    *words, end = hub.encode(sentence).tolist()
-    log_probs, _ = hub.models[0](torch.tensor([[end, *words[:-1]]]))
-    want = log_probs[0].gather(-1, torch.tensor(words).unsqueeze(-1)).squeeze(-1)
-    torch.testing.assert_close(hub.score(sentence)["positional_scores"], want)
-    assert hub.sample("der mann", beam=2).startswith("der mann ")

@@ -141,18 +141,6 @@ def test_losses_that_cannot_be_judged_are_refused():
         non_monotone_trigger([1.0, math.nan], 5)
 
 
-def test_options_reach_the_optimizer():
-    for words, wanted in (
-        ("--lr 7 --weight-decay 0.1 --nonmono 3 --asgd-at-epoch 9", (3, 9, 7, 0.1, 0, 0)),
-        ("", (5, None, 2, 1.2e-6, 0, 0)),
-    ):
-        cfg = configure("data", *words.split()).optimizer
-        inner = optim.build_optimizer(cfg, [nn.Parameter()]).optimizer
-        (group,) = inner.param_groups
-        found = [group[name] for name in ("lr", "weight_decay", "t0", "lambd")]
-        assert (inner.nonmono, inner.at_epoch, *found) == wanted
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [

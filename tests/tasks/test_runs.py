@@ -107,16 +107,6 @@ def test_options_that_lose_state_or_tokens_are_refused(words, message, stream_da
     assert message in done.output
 
 
-SENTENCE = "the house eats small"
-
-
-def test_typed_sentences_are_continued(stream_data, trained):
-    words = [stream_data, "--path", trained[0], *TASK, "--beam", 2, "--min-len", 6]
-    done = run("interactive", *words, stdin=f"{SENTENCE}\nthe cat\n")
-    first, second = (line.split("\t")[2] for line in done.lines("H-"))
-    assert first.startswith(f"{SENTENCE} ") and second.startswith("the cat ")
-
-
 # -- resuming, and two processes -------------------------------------------------------------------
 
 # the validation after epoch 2 is what makes NT-ASGD switch here
