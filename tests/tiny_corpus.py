@@ -43,16 +43,11 @@ def _preprocess(folder: Path, *options: object, suffix: str = "") -> Path:
 
 def unigram_entropy(dictionary: Path) -> float:
     """Return bits per token of the training text, end of sentence included."""
-    counts = Counter(dict(_counts(dictionary)))
+    rows = (line.rsplit(" ", 1) for line in dictionary.read_text().splitlines())
+    counts = Counter({word: int(count) for word, count in rows})
     counts["</s>"] = len((TEXT / "train.de").read_text().splitlines())
     total = counts.total()
     return -sum(n / total * math.log2(n / total) for n in counts.values() if n)
-
-
-def _counts(dictionary: Path):
-    for line in dictionary.read_text().splitlines():
-        word, count = line.rsplit(" ", 1)
-        yield word, int(count)
 
 
 def valid_losses(output: str) -> list[float]:

@@ -21,18 +21,13 @@ Writer = Callable[[Path], None]
 # arguments → functions by which a pickle runs or writes something; {} is the canary's path
 GROUPS: list[tuple[tuple, str]] = [
     (("touch {}",), "os.system posix.system subprocess.getoutput"),
-    ((["touch", "{}"],), "subprocess.Popen pty.spawn"),
     (("open('{}', 'w')",), "builtins.eval builtins.exec timeit.timeit"),
-    (("open('{}', 'w')", {}), "numpy.testing._private.utils.runstring"),
     (("antigravity",), "builtins.__import__"),
     (("{}",), "pathlib.PosixPath torch.load fairseq.file_io.PathManager.mkdirs"),
     (("{}", "w"), "builtins.open"),
-    (("{}.so",), "ctypes.CDLL"),
     (("/etc/hostname", "{}"), "shutil.copyfile"),
-    (("file:///etc/hostname", "{}"), "urllib.request.urlretrieve"),
     (("x: {}",), "omegaconf.OmegaConf.create"),
     ((os.system, "__self__"), "builtins.getattr"),
-    ((os.system, "touch {}"), "functools.partial"),
     ((b"cos\nsystem\n(S'touch {}'\ntR.",), "pickle.loads"),
     ((argparse.Namespace(user_dir="{}"),), "fairseq.utils.import_user_module"),
     ((b"/bin/touch", [b"touch", b"{}"], []), "multiprocessing.util.spawnv_passfds"),
@@ -43,22 +38,14 @@ EVIL = "[open('{}', 'w').close()]"
 # configurations that stock fairseq evaluates, resolves, reads files of, or builds in full
 FIELDS: dict[str, dict[str, object]] = {
     "eval in adaptive_softmax_cutoff": {"adaptive_softmax_cutoff": EVIL},
-    "eval in decoder_attention": {"_name": "fconv", "decoder_attention": EVIL},
-    "eval in encoder_conv_channels": {"_name": "s2t_transformer", "conv_channels": EVIL},
     "resolves the environment": {"encoder_embed_path": "${oc.env:HOME}"},
-    "resolves another key": {"dropout": "${..task.data}"},
     "reads endless embeddings": {"encoder_embed_path": "/dev/zero"},
-    "embeddings of a secret": {"decoder_embed_path": "/etc/passwd"},
     "an unknown model": {"_name": "os.system"},
     "large: 10⁹ layers": {"decoder_layers": 10**9},
-    "large: 10⁷ dimensions": {"decoder_embed_dim": 10**7},
     "10⁹ positions": {"max_source_positions": 10**9, "encoder_learned_pos": True},
-    "10⁹ positions of sines": {"max_target_positions": 10**9},
     "large: 10⁹ knots": {"head_pointwise": "plif", "head_plif_knots": 10**9},
-    "large: 10⁶ heads": {"decoder_attention_heads": 10**6},
     "negative dimensions": {"decoder_embed_dim": -32},
     "dimensions of text": {"decoder_embed_dim": "32; touch {}"},
-    "infinite dropout": {"dropout": float("inf")},
 }
 
 

@@ -25,15 +25,11 @@ def binarised(canary: Path) -> Iterator[tuple[str, Change]]:
 
     yield "10¹⁸ sentences", index(header + struct.pack("<Q", 10**18))
     yield "a sentence of 2³¹ words", index(header + struct.pack("<QiQ", 1, 2**31 - 1, 0))
-    yield "a pointer of 2⁶²", index(header + struct.pack("<QiQ", 1, 3, 2**62))
-    yield "a negative length", index(header + struct.pack("<QiQ", 1, -3, 0))
-    yield "an unknown type", index(header[:-1] + b"\xff" + struct.pack("<Q", 0))
     yield "the old format", index(b"TNTIDX\x00\x00" + struct.pack("<QQQQ", 1, 4, 2**40, 2**40))
     yield "a pickle", index(b"cos\nsystem\n(S'touch " + str(canary).encode() + b"'\ntR.")
     yield "index is a pipe", _put(f"{name}.idx", None)
     yield "data is a pipe", _put(f"{name}.bin", None)
     yield "data is /dev/zero", _put(f"{name}.bin", "/dev/zero")
-    yield "data is a secret", _put(f"{name}.bin", "/etc/passwd")
     yield "numbers beyond", lambda folder: (folder / f"{name}.bin").write_bytes(
         b"\xff\x7f" * ((folder / f"{name}.bin").stat().st_size // 2)
     )  # fmt: skip
@@ -47,11 +43,7 @@ def dictionaries(canary: Path) -> Iterator[tuple[str, Change]]:
     commands = SHELL.format(c=canary).strip().replace(" ", "_")
     contents = {
         "a negative count": b"a -5\nb 3\n",
-        "27 digits": b"a 999999999999999999999999999\n",
-        "no count": b"a\nb\n",
         "an expression": b"a __import__('os').getpid()\n",
-        "latin-1": b"sch\xf6n 3\n",
-        "NUL": b"a\0b 3\n",
         "a word twice": b"a 3\na 2\n",
         "overwritten special words": b"</s> 3 #fairseq:overwrite\n<pad> 3 #fairseq:overwrite\n",
         "shell words": f"{commands} 3\n".encode(),
@@ -74,8 +66,6 @@ def corpora(canary: Path) -> Iterator[tuple[str, Change]]:
         "shell words": (SHELL.format(c=canary) * 9).encode(),
         "expressions": f"open('{canary}', 'w') ${{oc.env:HOME}} {{{{7*7}}}} %s%n\n".encode() * 9,
         "script": f"<script>open('{canary}')</script> | --output={canary}\n".encode() * 9,
-        "signs for terminals": b"\x1b[2J\x1b]0;x\x07 a\n" * 9,
-        "UTF-16": "one cat\n".encode("utf-16") * 9,
         "NUL": b"a\0b\n" * 9,
         "one line of 16 MB": b"a" * (16 << 20),
         "one line of 4,000,000 words": b"a " * 4_000_000,
@@ -102,15 +92,12 @@ def archives(canary: Path) -> Iterator[tuple[str, Change]]:
     for kind, code in {"device": tarfile.CHRTYPE, "pipe": tarfile.FIFOTYPE}.items():
         yield f"{kind}.tgz", lambda path, code=code: _tar(path, _member("a", kind=code))
     yield "a name twice.tar", lambda path: _tar(path, _member("a", b"x"), _member("a", b"y"))
-    yield "shell words.tar", lambda path: _tar(path, _member(SHELL.format(c=canary.name), b"x"))
-    yield "header of 300 MB.tgz", _long_header
     yield "bomb.gz", lambda path: _gzip_zeros(path, 1 << 30)
     yield "bomb.zip", lambda path: _zip(path, "a", bytes(1 << 29))
     yield "wrong size.zip", _overlapping
     yield "half.tar.gz", lambda path: (
         _tar(path, _member("a", os.urandom(9999))), os.truncate(path, 5000)
     )  # fmt: skip
-    yield "pickle.tar.gz", lambda path: path.write_bytes(b"cos\nsystem\n(S'touch x'\ntR.")
     yield "pipe.tar", lambda path: os.mkfifo(path)
     yield "zero.tar", lambda path: path.symlink_to("/dev/zero")
 
@@ -119,22 +106,15 @@ def yamls(canary: Path) -> Iterator[tuple[str, str]]:
     """Yield texts of configurations."""
     nested = "".join(f"a{i}: &a{i} {{x: *a{i - 1}, y: *a{i - 1}}}\n" for i in range(1, 25))
     yield "python object", f"train: !!python/object/apply:os.system ['touch {canary}']\n"
-    yield "python new", f"train: !!python/object/new:subprocess.Popen [[touch, '{canary}']]\n"
     yield "aliases", "a0: &a0 {x: 1}\n" + nested
     yield "recursive", "train: &a {lr: *a}\n"
     yield "deep mappings", "{a: " * 3000 + "}" * 3000
-    yield "merge", "a: &a {lr: 1}\ntrain: {<<: *a}\n"
-    yield "environment", "train: {lr: '${oc.env:HOME}'}\n"
-    yield "base above", "base: ../../../../../etc/passwd\n"
     yield "base is /dev/zero", "base: /dev/zero\n"
     yield "user_dir", f"train: {{user_dir: {canary.parent / 'hostile_module'}}}\n"
     yield "shell words", f"train: {{arch: 'a; touch {canary}', lr: '$(touch {canary})'}}\n"
     yield "option", f"train: {{arch: '--save-dir={canary}'}}\n"
     yield "expression", f"train: {{adam_betas: \"open('{canary}','w')\"}}\n"
     yield "an integer of 5,000 digits", f"train: {{seed: {'9' * 5000}}}\n"
-    yield "two documents", "train: {lr: 1}\n---\ntrain: {lr: 2}\n"
-    yield "keys that are lists", "? [a, b]\n: 1\n"
-    yield "control signs", "train: {lr: '\x01'}\n"
 
 
 def exported(canary: Path) -> Iterator[tuple[str, Change]]:
@@ -164,16 +144,12 @@ def exported(canary: Path) -> Iterator[tuple[str, Change]]:
     yield "environment", config(task__data="${oc.env:HOME}")
     yield "10⁹ layers", config(model__decoder_layers=10**9)
     yield "user_dir", config(common={"user_dir": str(canary.parent / "hostile_module")})
-    yield "language above", config(task__source_lang="../../x")
     yield "sums above", config(sha256={"../../../etc/passwd": "0" * 64})
-    yield "training is a list", config(training=[1])
     yield "deep lists", _put("config.json", b"[" * 100_000)
     yield "NaN", _put("config.json", b"NaN")
     yield "config is a pipe", _put("config.json", None)
     yield "header of 2⁶² bytes", weights(struct.pack("<Q", 2**62) + b"{}")
-    yield "header is no JSON", weights(struct.pack("<Q", 4) + b"{{{{")
     yield "tensor of 10¹² numbers", weights(_tensor([10**6, 10**6], [0, 4 * 10**12]))
-    yield "tensor beyond the end", weights(_tensor([2], [2**60, 2**60 + 8]))
     yield "a pickle as weights", weights(pickled)
     yield "weights are /dev/zero", _put("model.safetensors", "/dev/zero")
 
@@ -222,15 +198,6 @@ def _tar(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> None:
 def _zip(path: Path, name: str, content: bytes = b"x") -> None:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(name, content)
-
-
-def _long_header(path: Path) -> None:
-    member = tarfile.TarInfo("a")
-    member.type, member.size = tarfile.GNUTYPE_LONGNAME, 300 << 20
-    with gzip.open(path, "wb", compresslevel=1) as file:
-        file.write(member.tobuf(tarfile.GNU_FORMAT))
-        for _ in range(300):
-            file.write(b"a" * (1 << 20))
 
 
 def _overlapping(path: Path) -> None:

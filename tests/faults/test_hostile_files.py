@@ -118,7 +118,7 @@ def test_hostile_checkpoints_are_refused_in_words(model, tmp_path):
             path.unlink()
             assert not canary.exists(), name
         counts[kind] += 1
-    assert counts.keys() > SAID.keys() and counts["calls"] > 20
+    assert counts.keys() > SAID.keys() and counts["calls"] > 15
     _, write = next(hostile_checkpoints(model, canary))
     write(path)
     torch.load(path, weights_only=False)

@@ -1,6 +1,5 @@
 """Processes that do not belong together say so, all and in time."""
 
-import logging
 import os
 import re
 import time
@@ -11,12 +10,11 @@ import pytest
 import torch
 from fairseq.dataclass.configs import DistributedTrainingConfig, FairseqConfig
 from fairseq.distributed import utils as distributed_utils
-from torch.distributed import destroy_process_group
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks import distributed
 from highrank_plugins.hooks.distributed import disagreement, refuse_lone_ranks
-from tests.fairseq_cli import FORKS, _run, in_processes
+from tests.fairseq_cli import FORKS, _run
 from tests.free_port import free_address
 from tests.trainings import NARROW, OUR_LOSS, TRANSLATION, in_group
 
@@ -72,36 +70,6 @@ def test_a_process_that_would_train_alone_refuses_to(mt_data, tmp_path):
     torchrun = {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}
     child = start(mt_data, tmp_path, *ONE_UPDATE, **torchrun)
     refused([child], "2 processes were started together, and each would train alone", tmp_path)
-
-
-class Slow(logging.Handler):
-    """Delay rank 0, which logs that all have met, so that it comes last."""
-
-    def emit(self, record):
-        time.sleep(2 if "processes have met" in record.getMessage() else 0)
-
-
-def join(address: str, rank: int, log: str) -> None:
-    torch.set_num_threads(1)
-    logging.getLogger("highrank_plugins").setLevel(logging.INFO)
-    logging.getLogger("highrank_plugins").addHandler(Slow())
-    cfg = FairseqConfig()
-    cfg.common.cpu = True
-    cfg.distributed_training = DistributedTrainingConfig(
-        distributed_init_method=address, distributed_rank=rank, distributed_world_size=2,
-        distributed_backend="gloo",
-    )  # fmt: skip
-    distributed_utils.distributed_init(cfg)
-    total = torch.ones(1)
-    torch.distributed.all_reduce(total)
-    Path(log).write_text(f"{total.item():.0f}")
-    destroy_process_group()
-
-
-def test_a_slow_first_process_leaves_no_other_behind(tmp_path):
-    address, logs = free_address(), [tmp_path / str(rank) for rank in (0, 1)]
-    in_processes(join, [(address, rank, str(log)) for rank, log in enumerate(logs)])
-    assert [log.read_text() for log in logs if log.exists()] == ["2", "2"]
 
 
 def test_four_processes_train_one_model_or_none(monkeypatch):

@@ -102,18 +102,6 @@ def test_a_stop_at_the_end_of_an_epoch_keeps_its_numbers(data, tmp_path, monkeyp
     assert caplog.text.count("is done; about") == 1  # nothing is left after the second
 
 
-def test_a_start_from_a_named_checkpoint_says_how_to_resume(data, tmp_path, monkeypatch, caplog):
-    """Each start of such a command begins there, whatever a stopped one has saved."""
-    caplog.set_level("INFO")  # commands that other tests call switch the log off
-    words = ["--restore-file", last(tmp_path / "a"), "--reset-optimizer", "--reset-meters"]
-    train(data, tmp_path / "a")
-    assert "starts over" not in caplog.text
-    stopped(data, tmp_path / "b", monkeypatch, 1, *words)
-    how = "run the same command without --restore-file and --reset-optimizer and --reset-meters"
-    assert f"starts over; after an interruption, {how} to resume" in caplog.text
-    assert f"stopping after update 1; {how} to resume" in caplog.text
-
-
 def test_signals_are_handled_only_while_training_and_existing_handlers_are_kept(monkeypatch, capfd):
     def handlers():
         return [signal.getsignal(number) for number in stop_request.SIGNALS]

@@ -41,14 +41,6 @@ def test_repeating_a_finished_run_changes_nothing(data, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("flags", "times"), [("--fp16 --fp16-no-flatten-grads", 1), ("--memory-efficient-fp16", 0)]
-)
-def test_a_run_that_does_not_resume_exactly_says_so_once(data, tmp_path, caplog, flags, times):
-    train(data, tmp_path, *split(flags), max_update=1)
-    assert caplog.text.count("does not resume exactly") == times
-
-
-@pytest.mark.parametrize(
     ("flags", "said"),
     [
         ("--lr 0.25 --no-save", ["the run ends within its warm-up: 2 updates, --warmup-updates "
@@ -56,7 +48,6 @@ def test_a_run_that_does_not_resume_exactly_says_so_once(data, tmp_path, caplog,
         ("--lr 1e-3 --warmup-updates 1", []),
         ("--lr 1e-3 --lr-scheduler polynomial_decay --total-num-update 1",
          ["the learning rate ends at update 1 of 2: nothing is learnt after it; give --total-"]),
-        ("--lr 1e-3 --lr-scheduler polynomial_decay --total-num-update 2", []),
     ],
 )  # fmt: skip
 def test_options_that_lose_a_run_are_warned_of_before_the_first_update(
@@ -92,12 +83,9 @@ def test_the_disk_must_hold_the_checkpoints_to_come(data, tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("options", "updates", "left"),
     [
-        ({"max_epoch": 4}, 10, "0:02:30"),
         ({"max_epoch": 4, "max_update": 16}, 10, "0:00:30"),
         ({"max_update": 16}, 10, "0:00:30"),
         ({"max_update": 16}, 0, None),
-        ({"max_epoch": 1, "max_update": 99}, 10, None),
-        ({}, 10, None),
     ],
 )
 def test_the_time_left_is_logged_after_an_epoch(caplog, options, updates, left):
@@ -118,9 +106,7 @@ BLEU = ["--eval-bleu", "--eval-bleu-args", '{"beam": 1, "max_len_b": 5}']
     ("metric", "more", "problem"),
     [
         ("blue", [], "blue: a validation computes loss, ppl, .* only"),
-        ("losss", [], "; did you mean 'loss'"),
         ("bleu", [MAXIMISED], "; add --eval-bleu$"),
-        ("accuracy", [MAXIMISED], "accuracy: a validation computes loss"),
         ("bleu", BLEU, "bleu: higher is better; add --maximize-best-checkpoint-metric"),
         ("loss", [MAXIMISED], "would keep the worst: lower loss is better"),
     ],

@@ -1,12 +1,9 @@
 """What a user can mend ends with one line and exit code 2; a defect keeps its traceback.
 
-test_option_sweep.py has the same for whole commands. A command whose output nobody reads ends
-silently.
+test_option_sweep.py has the same for whole commands.
 """
 
-import argparse
 import io
-import os
 import sys
 
 import pytest
@@ -50,8 +47,6 @@ def ended(main, argv, monkeypatch, capfd) -> str:
     ("main", "said"),
     [
         (raises(UserError("--head mos: too few")), "--head mos: too few"),
-        (raises(UserError("a.en:1:1: NUL\na.en:2:1: NUL")), "a.en:1:1: NUL\na.en:2:1: NUL"),
-        (raises(OSError("Model file not found: a.pt")), "Model file not found: a.pt"),
         (raises(PermissionError(13, "Permission denied", "data/dict.txt")),
          "data/dict.txt: permission denied"),
         # fairseq-preprocess names the dictionary alone
@@ -60,9 +55,6 @@ def ended(main, argv, monkeypatch, capfd) -> str:
         (THEIRS["refuse"], "Must specify batch size"),
         (raises(ModuleNotFoundError("No module named 'x'", name="x")),
          "No module named 'x': install it, or leave out the option that needs it"),
-        (raises(ImportError("Please install fastBPE with: pip install fastBPE")),
-         "Please install fastBPE with: pip install fastBPE: install it, or leave out the option "
-         "that needs it"),
     ],
 )  # fmt: skip
 def test_a_mistake_ends_with_one_line(main, said, monkeypatch, capfd):
@@ -102,7 +94,6 @@ def test_an_error_names_the_option_of_its_value_or_the_part_of_fairseq(monkeypat
         ("--bird=emu", raises(KeyError("emu")), "--bird emu: KeyError: 'emu'"),
         ("--flock 1000000000", raises(RuntimeError("can't allocate memory")),
          "--flock 1000000000: can't allocate memory"),
-        ("--bird emu", raises(ValueError("no bird Emu.")), "--bird emu: no bird Emu"),
         ("--wings 7", within(IndexError("list index")),
          "an option that fairseq.x reads: IndexError: list index"),
     ):  # fmt: skip
@@ -133,30 +124,17 @@ def test_no_option_of_fairseq_takes_a_number_that_is_not_finite():
     ("words", "message"),
     [
         ("--lr -1", "--lr must be at least 0, got -1"),
-        ("--lr 0.1,1e999", "--lr inf: expected a finite number"),
         *((f"--arch transformer_{layer} --head-{option} nan", f"--head-{option} nan: expected a ")
           for layer, option in (("plif", "plif-lr"), ("gss", "gss-c"), ("mos", "context-scale"))),
-        ("--lr-scheduler cosine --t-mult 0.5", "--t-mult must be at least 1, got 0.5"),
         *((f"--dropout {value}", f"--dropout must lie in [0, 1), got {value}")
           for value in (2, 1, -0.1)),
         ("--batch-size 0", "--batch-size and --batch-size-valid must be at least 1, got 0"),
-        ("--update-freq 2,0", "--update-freq must be at least 1, got 0"),
-        ("--criterion highrank_cross_entropy --ignore-prefix-size -1",
-         "--ignore-prefix-size must be at least 0, got -1"),
-        ("--num-workers -2", "--num-workers must lie in [0, 1024], got -2"),
-        ("--distributed-rank 1", "--distributed-rank must lie in [0, 1), got 1"),
-        ("--optimizer adam --adam-betas (0.9,1.98)", "--adam-betas must lie in [0, 1), got 1.98"),
         ("--optimizer adam --adam-betas 0.9",
          "--adam-betas takes two numbers, such as '(0.9, 0.98)', got 0.9"),
         ("--lr-scheduler cosine --warmup-updates 9 --max-update 9",
          "--warmup-updates must be less than --max-update, got 9"),
         ("--optimizer adam --adam-betas (nan,0.9)", "--adam-betas nan: expected a finite number"),
-        ("--lr -1 --max-update -5",
-         "--max-update must be at least 0, got -5; --lr must be at least 0, got -1"),
         ("generation --beam 0", "--beam must"),
-        ("generation --nbest 6", "--nbest must"),
-        ("validation", "--task is missing: add the task of the training run"),
-        ("training", "--arch is missing"),
     ],
 )  # fmt: skip
 def test_an_option_is_missing_or_out_of_range(words, message):
@@ -174,21 +152,6 @@ def test_a_hydra_option_out_of_range_is_refused():
             utils.call_main(OmegaConf.merge(CFG, change), raises(AssertionError("it ran")))
 
 
-def test_a_command_without_a_reader_ends_silently(monkeypatch, capfd):
-    reader, writer = os.pipe()
-    os.close(reader)
-    lost = BrokenPipeError(32, "Broken pipe")
-    with os.fdopen(writer, "w") as out, monkeypatch.context() as patch:
-        patch.setattr("sys.stdout", out)
-        patch.setattr("sys.stderr", io.StringIO())
-        patch.setattr("sys.argv", ["/usr/bin/fairseq-generate"])
-        with pytest.raises(SystemExit) as left:
-            print_uncaught(type(lost), lost, None)
-        assert left.value.code == 1
-    shown = ended(raises(lost), ["fairseq-generate"], monkeypatch, capfd)
-    assert shown == "fairseq-generate: error: [Errno 32] Broken pipe\n"
-
-
 def refused_by_argparse(capsys, words: list[str]) -> str:
     with pytest.raises(SystemExit) as ended:
         config("training", *words)
@@ -196,20 +159,13 @@ def refused_by_argparse(capsys, words: list[str]) -> str:
     return capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
+def test_a_mistyped_option_gets_a_suggestion_in_place_of_the_usage(capsys):
+    for words, said in (
         ("--encoder-layrs 2", "--encoder-layrs 2; did you mean '--encoder-layers'?"),
-        ("--arch transformer_iwslt_de_enn",
-         "'transformer_iwslt_de_enn'; did you mean 'transformer_iwslt_de_en'?"),
-        ("--optimizer adamm", "did you mean 'adam'?"),
         ("--qqqq", "unrecognized arguments: --qqqq"),  # no name is similar
-        ("--ddp-backend mine", "'pytorch_ddp', 'slowmo')"),
-    ],
-)  # fmt: skip
-def test_a_mistyped_option_gets_a_suggestion_in_place_of_the_usage(words, said, capsys):
-    message = refused_by_argparse(capsys, ["data", *transformer(), *words.split()])
-    assert message.rstrip().endswith(said) and "usage:" not in message
+    ):
+        message = refused_by_argparse(capsys, ["data", *transformer(), *words.split()])
+        assert message.rstrip().endswith(said) and "usage:" not in message
 
 
 @pytest.mark.parametrize("option", ["--lr", "--update-freq"])
@@ -228,19 +184,3 @@ def test_bf16_does_not_turn_tpu_on():
         parser = options.get_training_parser()
         args, rest = options.parse_args_and_arch(parser, line, parse_known=True)
         assert args.tpu is ("--tpu" in words) and rest == ["--nonsense"]
-
-
-def test_help_lists_the_options_of_the_architecture(capsys):
-    for words in "--arch transformer --help", "--arch transformer -h", "--help":  # without data
-        with pytest.raises(SystemExit) as ended:
-            config("training", *words.split())
-        text = capsys.readouterr().out
-        assert ended.value.code == 0 and "--max-tokens" in text
-        assert ("--encoder-attention-heads" in text) is ("--arch" in words)
-    required = refused_by_argparse(capsys, ["--arch", "transformer"])
-    assert "data" in required.splitlines()[-1]
-    parser = argparse.ArgumentParser()  # of others
-    parser.add_argument("needed")
-    with pytest.raises(SystemExit):
-        parser.parse_known_args(["--help"])
-    assert "needed" in capsys.readouterr().out

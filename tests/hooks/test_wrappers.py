@@ -1,18 +1,12 @@
 """Each function of fairseq that is replaced: by what, in which order and why; none has two."""
 
-import ast
-import importlib
-import pkgutil
-import re
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from fairseq.trainer import Trainer
 from fairseq_cli import train
 
-from highrank_plugins import compat, hooks
 from highrank_plugins.hooks.trainer import HighrankTrainer
 
 # function and wrapper; fairseq_cli.train.Trainer is replaced, too
@@ -61,40 +55,3 @@ def test_fairseq_builds_our_trainer():
     # heads may be imported before fairseq
     code = "import highrank_plugins.heads; from fairseq_cli import train; print(train.Trainer)"
     assert "HighrankTrainer" in printed(code)[0]
-
-
-NAMES = [
-    f"{package.__name__}.{module.name}"
-    for package in (compat, hooks)
-    for module in pkgutil.iter_modules(package.__path__)
-]
-ROOT = Path(__file__).parents[2]
-PARTS = r"What\s+breaks:.*Why:.*What\s+we\s+do:.*Delete\s+when:"
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_repair_says_why_it_is_there_and_stands_alone(name):
-    """A repair of compat has a docstring; one of hooks a paragraph in that of its file."""
-    source = ast.parse(Path(ROOT, *name.split(".")).with_suffix(".py").read_text())
-    story = ast.get_docstring(source)
-    if not name.startswith(compat.__name__):
-        repairs = [text for text in story.split("\n\n") if "Why:" in text]
-        assert repairs and all(re.search(PARTS, text, re.DOTALL) for text in repairs)
-        return
-    assert re.search(PARTS, story, re.DOTALL)
-    for node in ast.walk(source):  # each can be deleted alone, when fairseq no longer needs it
-        if isinstance(node, ast.ImportFrom | ast.Import):
-            names = [getattr(node, "module", ""), *(alias.name for alias in node.names)]
-            assert not [n for n in names if "compat" in n or "hooks" in n], name
-            assert not getattr(node, "level", 0), f"{name}: a relative import"
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if not name.endswith(".trainer")])
-def test_a_second_import_does_not_wrap_again(name, monkeypatch):
-    module = importlib.import_module(name)
-    before = [v for v in vars(module).values() if getattr(v, "highrank_patch", False)]
-    for hook in (v for v in before if v.__name__ == "excepthook"):
-        monkeypatch.setattr(sys, "excepthook", hook)  # torch has its own for a process group
-    importlib.reload(module)
-    after = [v for v in vars(module).values() if getattr(v, "highrank_patch", False)]
-    assert before == after

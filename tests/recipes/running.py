@@ -138,3 +138,12 @@ def raw_text(folder: Path) -> Path:
     for path in TEXT.iterdir():
         shutil.copy(path, folder / path.name.replace("test", "test2016"))
     return folder
+
+
+def multi30k(folder: Path, *words: object, conf: str = "softmax", **changes: object) -> list[str]:
+    """Return the command of a run named `a` of that recipe on the tiny text, all below `folder`."""
+    where = ["--data", raw_text(folder / "data"), "--text", "any", "--exp-dir", folder / "exp"]
+    settings = overrides(**changes)
+    return recipe(
+        "multi30k_en_de", *where, "--conf", conf, "--name", "a", *words, settings=settings
+    )

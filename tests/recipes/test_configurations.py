@@ -1,14 +1,12 @@
 """Every configuration that is shipped is one: each option exists and has a value of its type."""
 
 import pytest
-from click.testing import CliRunner
 
-from highrank_plugins.cli import as_command
-from highrank_plugins.cli.train import check_measures, configure
+from highrank_plugins.cli.train import check_measures
 from highrank_plugins.common.blocks import ConfigurationError
 from highrank_plugins.training import configuration
 from highrank_plugins.training.model_size import check_options
-from scripts.try_configurations import configurations
+from scripts import try_configurations as script
 from tests.recipes.running import RECIPES
 
 
@@ -23,7 +21,9 @@ def check(tree):
 PRESETS = {"ptb": "ptb", "wikitext2": "wt2", "one_billion_word": "1b", "text8": "text8"}
 
 
-@pytest.mark.parametrize("file", configurations(), ids=lambda path: str(path.relative_to(RECIPES)))
+@pytest.mark.parametrize(
+    "file", script.configurations(), ids=lambda path: str(path.relative_to(RECIPES))
+)
 def test_fairseq_and_our_commands_accept_every_configuration_and_it_is_complete(file):
     train = check(configuration.load_tree(file, [])).train
     recipe = file.relative_to(RECIPES).parts[0]
@@ -43,7 +43,6 @@ PTB = RECIPES / "ptb" / "conf" / "yang2018" / "mos.yaml"
 @pytest.mark.parametrize(("change", "message"), [
     ("dynamic_eval.eqs=1", "{}dynamic_eval.eqs: No such option: --eqs (Possible opt"),
     ("spectrum.dtype=int8", "{}spectrum.dtype: Invalid value for '--dtype': Value err"),
-    ("corpus.vocab_size=many", "{}corpus.vocab_size: Input should be a valid integer"),
     ("train.fp16=no", "{}train.fp16: 'no': it is a flag: write true or"),
     ("finetune.nonmno=3", "{}finetune.nonmno: unrecognized arguments: --nonmno 3; did you mean"),
     ("evaluate.eval_streams=x", "evaluate.eval_streams: argument --eval-streams: invalid int"),
@@ -57,27 +56,21 @@ def test_a_wrong_option_is_refused_before_anything_is_computed(change, message):
     assert message.format(f"--set {change}: ") in str(caught.value)
 
 
-@pytest.mark.parametrize(("file", "words"), [
-    ("wmt14_en_de/conf/yang2019/mixtape.yaml", []),  # its block `launch` alone
-    ("ptb/conf/small/mos.yaml", ["--launch", "--processes 2 --max-restarts 1"]),
-])  # fmt: skip
-def test_a_launch_is_rehearsed_before_its_commands_are_written(file, words, tmp_path):
-    out = ["--output", str(tmp_path / "config.yaml"), "--commands", str(tmp_path / "commands")]
-    done = CliRunner().invoke(as_command(configure), [str(RECIPES / file), *out, *words])
-    assert done.exit_code == 0, done.output
-    launch = (tmp_path / "commands" / "launch.sh").read_text()
-    assert ("--processes 2" in launch) == bool(words) and len(launch) > 9
-
-
-def test_finetuning_inherits_the_options_of_the_run_and_every_base_is_used():
+def test_finetuning_inherits_the_options_of_the_run():
     settings = configuration.load(PTB)
     options = settings.options("finetune")
     assert options["lr"] == 25 and options["asgd_at_epoch"] == 0 and settings.train["lr"] == 20
     assert options["arch"] == settings.train["arch"]
-    used = {
-        (path.parent / line.removeprefix("base: ")).resolve()
-        for path in RECIPES.glob("*/conf/**/*.yaml")
-        for line in path.read_text().splitlines()
-        if line.startswith("base: ")
-    }
-    assert {*RECIPES.glob("*/conf/**/base*.yaml")} <= used
+
+
+def test_every_configuration_has_trained_and_the_page_names_what_is_left_out():
+    """A new file needs a row: python scripts/try_configurations.py --help says how."""
+    lines = script.PAGE.read_text(encoding="utf-8").splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")][1:]
+    assert [tuple(row[:2]) for row in rows] == [*map(script.name_of, script.configurations())]
+    assert {row[-1] for row in rows} == {"falls"}
+    assert script.PAGE.read_text(encoding="utf-8") == script.page(rows)
+    files = (script.ROOT / "recipes").glob("*/conf/**/*.yaml")
+    kept = {path for path in files if not path.name.startswith("base")}
+    left_out = {"/".join(script.name_of(path)) for path in kept - set(script.configurations())}
+    assert left_out == set(script.LEFT_OUT)

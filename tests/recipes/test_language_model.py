@@ -9,7 +9,7 @@ import pytest
 
 from tests.data.corpora import made
 from tests.data.test_archives import write
-from tests.recipes.running import RECIPES, accept, kill_when, recipe, refused, run, stages_done
+from tests.recipes.running import accept, kill_when, recipe, refused, run, stages_done
 from tests.stream_corpus import write_text
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("language_model")]
@@ -113,11 +113,9 @@ def test_a_finished_recipe_repeats_only_changed_perplexities(whole):
 
 
 @pytest.mark.parametrize(("word", "message"), [
-    ("--conf=small/none", "/conf/small/none.yaml: no such configuration"),
     ("--scale=tiny", "--scale 'tiny': choose full or small"),
     *((f"--splits={of}", f"--splits '{of}': expected valid,test or train")
       for of in ("valid", "valid,test,tset", "", "train, valid,test")),
-    ("--measured=train", "--measured 'train': expected test or valid,test"),
     ("--word-pairs=.", "--word-pairs .: no *.txt there"),
 ])  # fmt: skip
 def test_wrong_options_are_refused(tmp_path, word, message):
@@ -188,24 +186,3 @@ def test_an_archive_that_was_placed_by_hand_is_recorded_and_unpacked(tmp_path):
     assert "simple-examples.tgz" in (download / "checksums.txt").read_text()
     assert stages_done(result) == [0, 1]
     assert len((run_dir / "text" / "train.txt").read_text().splitlines()) == made.LINES["train"]
-
-
-def test_measures_that_exist_are_not_repeated_and_similarity_finds_layers_of_the_user(tmp_path):
-    """The output layer alone is measured once, not on the validation text again."""
-    code = 'run_block() { echo "$*"; touch -- "${*: -3:1}"; }; run() { echo "$@"; }; '
-    code += "highrank() { echo best; }; evaluate_split() { :; }; trainings=(train); data_bin=data; "
-    code += f"out={tmp_path} word_pairs={tmp_path}; settings=([train.user_dir]=mine); "
-    code += (
-        "measures=(kld saturation); text_measures=(kld); measured=valid,test; evaluate; evaluate"
-    )
-    (tmp_path / "animals.txt").touch()
-    (tmp_path / "run.sh").write_text(f"source {RECIPES}/lib/language_modeling.sh\n{code}\n")
-    similarity = f"--benchmark={tmp_path}/animals.txt --user-dir=mine"
-    similarity += f" --output {tmp_path}/word_similarity.json"
-    *measured, first, second = run(["bash", tmp_path / "run.sh"]).stdout.splitlines()
-    assert first == second == f"highrank measure word-similarity best data {similarity}"
-    assert measured == [
-        f"{tmp_path}/kld.sh kld --output {tmp_path}/kld.json best data",
-        f"{tmp_path}/saturation.sh saturation --output {tmp_path}/saturation.json best data",
-        f"{tmp_path}/valid/kld.sh kld --split valid --output {tmp_path}/valid/kld.json best data",
-    ]

@@ -39,13 +39,7 @@ LM, MT = "own_language_model", "own_translation"
 @pytest.mark.parametrize(("name", "words", "message"), [
     (MT, "", "--source and --target are required"),
     (MT, "--source en --target en", "are both en: give two"),
-    (MT, "--source en --target fr", "no files"),
-    (MT, "--source pt-BR --target pt_BR", "are both pt-BR: give"),
     (LM, "--order lines", "an AWD-LSTM reads a stream"),
-    (LM, "--data=", "--data is required"),
-    (LM, "--overlap drp", "'drp': choose refuse, drop or keep"),
-    (LM, "--limit 0", "--limit '0': expected a number of lines"),
-    (LM, "--measured-updates x", "'x': expected a number, or 0 for"),
     (LM, "--conf mos", "expected TRUNK/LAYER"),
 ])  # fmt: skip
 def test_what_cannot_train_is_refused_before_anything_is_written(
@@ -102,8 +96,6 @@ def test_a_new_folder_has_a_study_which_refuses_its_text_before_a_member_starts(
 
 @pytest.mark.parametrize(("words", "message"), [
     ("--translation", "--translation needs --source and --target"),
-    ("", "give one of --translation and --language-model"),
-    ("--translation --source en --target en", "give two languages"),
     ("--translation --source c;s --target=en", "language 'c;s': expected a code"),
 ])  # fmt: skip
 def test_a_new_folder_of_no_text_and_a_folder_of_no_model_are_refused(tmp_path, words, message):
@@ -118,18 +110,6 @@ def test_a_new_folder_of_no_text_and_a_folder_of_no_model_are_refused(tmp_path, 
 OWN_TEXT = f"source {RECIPES}/lib/language_modeling.sh\nsource {RECIPES}/lib/own_text.sh\n"
 
 
-@pytest.mark.parametrize(("data", "name"), [
-    (".", "my text-en-de/mos"), ("../my text/", "my text-en-de/mos"), ("new", "new-en-de/mos"),
-    ("../my text/a.txt", "a-en-de/mos"),
-])  # fmt: skip
-def test_a_run_is_named_after_its_text_however_its_folder_is_written(tmp_path, data, name):
-    folder, script = tmp_path / "my text", tmp_path / "run.sh"
-    folder.mkdir()
-    values = f"data='{data}' source=en target=de conf=mos sizes=sizes"
-    script.write_text(f'{OWN_TEXT}highrank() {{ :; }}; {values}; read_own_text; echo "$name"')
-    assert run(["bash", script], folder=folder).stdout == f"{name}\n"
-
-
 def test_the_files_of_a_text_are_found_in_any_folder_and_no_others(tmp_path):
     folder, script = tmp_path / "a[1] *", tmp_path / "run.sh"
     (folder / "exp").mkdir(parents=True)
@@ -139,26 +119,6 @@ def test_the_files_of_a_text_are_found_in_any_folder_and_no_others(tmp_path):
         script.write_text(f"{OWN_TEXT}data='{folder / data}'; files_of_text")
         found = run(["bash", script]).stdout.splitlines()
         assert found == [str(folder / name) for name in names.split()]
-
-
-@pytest.mark.parametrize(("settings", "launch", "said"), [
-    ("[train.max_update]=600", "", "5 minutes on this machine: 600 updates, at the speed of 3"),
-    ("[train.max_epoch]=20", "", "about 8 minutes on this machine: 1000 updates"),
-    ("[train.max_epoch]=2 [train.max_update]=600", "", "about 1 minutes on this machine: 100 upd"),
-    ("[train.max_epoch]=200 [train.max_update]=600", "", "5 minutes on this machine: 600 updates"),
-    ("[train.max_update]=600", "launch", "no updates are timed: --launch trains on other proc"),
-])  # fmt: skip
-def test_the_minutes_of_a_training_run_are_those_of_the_limit_that_ends_it(
-    tmp_path, settings, launch, said
-):
-    speeds = [9, 9, 1, 2, 3]  # the first two of which do not count
-    lines = ['{"updates_per_epoch": 50}', *(f'{{"ups": {speed}.0}}' for speed in speeds)]
-    (tmp_path / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    code = f'write_command() {{ echo "mkdir $5; cp {tmp_path}/metrics.jsonl $5" >"$1"; }}\n'
-    code += f"asks_for() {{ [[ $1 == '{launch}' ]]; }}; run_dir={tmp_path} measured_updates=3\n"
-    code += f"settings=({settings}); say_minutes data"
-    (tmp_path / "run.sh").write_text(OWN_TEXT + code)
-    assert said in run(["bash", tmp_path / "run.sh"]).stderr
 
 
 @pytest.mark.long

@@ -14,9 +14,7 @@ from tests.recipes.running import (
     begin,
     kill,
     left_of,
-    overrides,
-    raw_text,
-    recipe,
+    multi30k,
     stages_done,
     wait_for,
 )
@@ -121,9 +119,8 @@ def test_measuring_ends_at_once_and_leaves_nothing(tmp_path, number):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("launch", ["", pytest.param("--processes 2", marks=pytest.mark.long)])
 def test_a_run_saves_and_is_resumed(tmp_path, launch):
-    words = ["--data", raw_text(tmp_path / "data"), "--text", "any", "--exp-dir", tmp_path / "exp"]
-    words += ["--conf", "softmax", "--name", "a", "--stop-stage", 3, f"--launch={launch}"]
-    command = recipe("multi30k_en_de", *words, settings=overrides(max_epoch=0, max_update=100000))
+    words = ["--stop-stage", 3, f"--launch={launch}"]
+    command = multi30k(tmp_path, *words, max_epoch=0, max_update=100_000)
     log = tmp_path / "exp" / "multi30k_en_de" / "a" / "train" / "train.log"
     process = begin(command)
     wait_for(lambda: log.exists() and '"num_updates": "4"' in log.read_text(), process)

@@ -1,6 +1,7 @@
 """The tiny text in archives with the layout of WMT's: several languages, .tar with .gz, .sgm."""
 
 import gzip
+import json
 from pathlib import Path
 
 from tests.data.test_archives import write
@@ -13,6 +14,9 @@ BAD = [
     (b"one\n", b"zwei " * 10 + b"\n", "with one side 9 times longer than the other"),
     (b"many " * 251 + b"\n", b"viele " * 251 + b"\n", "longer than 250 words"),
 ]
+
+
+PAIR = ("en", "de")
 
 
 def lines(part: str, language: str) -> list[bytes]:
@@ -44,26 +48,12 @@ def publish(folder: Path) -> Path:
         files["test.tgz"][name] = sgm(lines("test", language), kind)
     for name, content in files.items():
         write(folder / name, content)
-    return write_corpus(folder, list(files))
-
-
-def write_corpus(folder: Path, archives: list[str]) -> Path:
-    entries = "".join(
-        f"  {name}:\n    url: {folder / name}\n    sha256: unknown\n    source: nobody\n"
-        for name in archives
-    )
+    entries = {n: {"url": str(folder / n), "sha256": "unknown", "source": "nobody"} for n in names}
+    texts = {
+        "train": [[f"training/web.de-en.{of}" for of in PAIR], [f"giga.{of}.gz" for of in PAIR]],
+        "valid": [[f"dev/news.{of}" for of in PAIR]],
+        "test": [["test/news-src.en.sgm", "test/news-ref.de.sgm"]],
+    }
     path = folder / "corpus.yaml"
-    path.write_text(
-        f"""gigabytes: 1
-files:
-{entries}texts:
-  train:
-    - [training/web.de-en.en, training/web.de-en.de]
-    - [giga.en.gz, giga.de.gz]
-  valid:
-    - [dev/news.en, dev/news.de]
-  test:
-    - [test/news-src.en.sgm, test/news-ref.de.sgm]
-"""
-    )
+    path.write_text(json.dumps({"gigabytes": 1, "files": entries, "texts": texts}) + "\n")
     return path

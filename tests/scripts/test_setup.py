@@ -1,6 +1,5 @@
 """scripts/setup.sh and test.sh on copies with fakes for programs, and the image's install."""
 
-import re
 import shutil
 
 import pytest
@@ -83,23 +82,6 @@ def test_setup_repairs_an_interrupted_installation_and_follows_another_python(cl
     assert "up to date" not in clone().stderr
 
 
-def test_the_commands_of_the_image_are_those_of_readme():
-    (install,) = re.findall(
-        r"## Install\n+```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.S
-    )
-    words = [w.strip() for w in re.sub(r"#.*", "", install).replace("\n", " && ").split("&&")]
-    lines = (ROOT / "Dockerfile").read_text().splitlines()
-    made = {word: line.removeprefix(word) for line in lines if (word := line.split(" ")[0] + " ")}
-    folder = f"/{made['WORKDIR '].strip('/')}"
-    assert [w for w in words if w] == [
-        f"git clone REPOSITORY_URL {folder[1:]}", f"cd {folder[1:]}",  # COPY and WORKDIR
-        made["RUN "], "source .venv/bin/activate",
-    ]  # fmt: skip
-    assert made["COPY "] == ". ." and made["ENV "] == f"PATH={folder}/.venv/bin:$PATH"
-    ignored = (ROOT / ".dockerignore").read_text().split()
-    assert {".venv", "exp"} <= set(ignored)
-
-
 LAST_LINE = "3 passed, 1 skipped in 9.0s"
 FAKE_PYTEST = """#!/bin/sh
 echo "pytest $*" >>calls
@@ -162,11 +144,3 @@ def test_the_script_runs_every_check_and_all_tests(script):
     ):
         result = script(last_line=last, status=status, code=1, **fakes)
         assert result.stdout.splitlines()[-1] == sums
-
-
-def test_missing_sets_of_requirements_are_installed_if_possible(script, tmp_path):
-    (tmp_path / ".venv" / "triton_oldest").rmdir()
-    result = script()  # python finds none of triton and docs
-    for name in ("triton", "triton_oldest", "docs"):
-        assert f"== installing requirements/{name}.txt" in result.stdout
-        assert f"cannot install requirements/{name}.txt" in result.stderr

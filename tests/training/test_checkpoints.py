@@ -1,15 +1,11 @@
 """Which checkpoints are the last and the best, their exact average, and what is refused."""
 
-import os
-import subprocess
-import sys
 from argparse import Namespace
 from pathlib import Path
 
 import pytest
 import torch
 
-from highrank_plugins.common.checkpoint_file import ReasonsOf, read_checkpoint
 from highrank_plugins.training.checkpoints import (
     average_checkpoints,
     best_checkpoint,
@@ -146,42 +142,6 @@ def test_a_checkpoint_of_fairseq_0_10_is_averaged(tmp_path):
     assert made["cfg"]["checkpoint"]["best_checkpoint_metric"] == "bleu"
 
 
-MEASURE = """
-import sys, threading, time
-from pathlib import Path
-import highrank_plugins; highrank_plugins.register()
-from highrank_plugins.training.checkpoints import average_checkpoints
-
-def private():
-    rows = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
-    return int(rows["RssAnon"].split()[0]) * 1024
-
-def watch():
-    while True:
-        peak.append(private())
-        time.sleep(0.001)
-
-peak = [private()]
-threading.Thread(target=watch, daemon=True).start()
-average_checkpoints([Path(name) for name in sys.argv[2:]], Path(sys.argv[1]))
-print(max(peak) - peak[0])
-"""
-
-
-def test_averaging_needs_the_memory_of_two_checkpoints(tmp_path):
-    numbers = 4_000_000
-    tensors = {f"layer{i}": torch.randn(numbers // 8) for i in range(8)}
-    paths = [save(tmp_path / f"{i}.pt", **tensors) for i in range(6)]
-    env = os.environ | {"MALLOC_MMAP_THRESHOLD_": "131072"}  # what is freed goes back at once
-    words = [sys.executable, "-c", MEASURE, str(tmp_path / "average.pt")]
-    two, six = (
-        int(subprocess.run([*words, *given], env=env, capture_output=True, check=True).stdout)
-        for given in (paths[:2], paths)
-    )
-    # a sum in float64 is two in float32; a tensor (an eighth of them) is on its way in both types
-    assert max(two, six) < 2.75 * 4 * numbers and six < 1.15 * two
-
-
 OTHER_RUN = r"2\.pt: .* not belong to one training run"
 
 
@@ -232,9 +192,8 @@ def smoothed(**criterion):
         ({"words": "f00"}, {"words": "ba5"}, "f00.*ba5.*of one dictionary"),
         (smoothed(), {"blocks": {"criterion": {"_name": "cross_entropy"}}}, "of one --criterion"),
         (smoothed(), smoothed(label_smoothing=0.6), "0.1.*0.6"),
-        (smoothed(), smoothed(label_smoothing=0.0), "0.1.*0.0"),
-        *[({"blocks": {"dataset": {"valid_subset": "a"}}},
-           {"blocks": {"dataset": {"valid_subset": "b"}}}, "--valid-subset")],
+        ({"blocks": {"dataset": {"valid_subset": "a"}}},
+         {"blocks": {"dataset": {"valid_subset": "b"}}}, "--valid-subset"),
     ],
 )  # fmt: skip
 def test_scores_of_other_metrics_words_or_targets_are_not_compared(tmp_path, one, other, problem):
@@ -258,17 +217,14 @@ def test_no_run_wins_by_a_score_that_is_no_number_or_by_its_worst_checkpoint(
         best_checkpoint([best(tmp_path / "c", 4.0, metric="bleu")])  # of an older run
 
 
-def test_a_damaged_file_is_named_and_a_missing_value_not_called_damaged(tmp_path):
+def test_a_damaged_file_is_named(tmp_path):
     folder = best(tmp_path / "a", 1.0)
     file, other = folder / "checkpoint_best.pt", folder / "checkpoint_last.pt"
-    flipped = bytearray(whole := file.read_bytes())
-    flipped[whole.index(b"best") + 10] ^= 1
+    flipped = bytearray(file.read_bytes())
+    flipped[flipped.index(b"best") + 10] ^= 1
     file.write_bytes(flipped)
     with pytest.raises(ValueError, match=rf"{file.name} is damaged \(.*data\.pkl"):
         best_checkpoint([folder])
-    other.write_bytes(whole[:-200])
-    with pytest.raises(ValueError, match=f"{other.name} is truncated"):
-        last_checkpoints(folder, 1)
     path = save(tmp_path / "0.pt", torch.zeros(1000))
     content = bytearray(path.read_bytes())
     content[content.index(bytes(2000)) + 900] ^= 4
@@ -276,16 +232,6 @@ def test_a_damaged_file_is_named_and_a_missing_value_not_called_damaged(tmp_path
     with pytest.raises(ValueError, match=r"0\.pt is damaged"):
         average_checkpoints([path, path], tmp_path / "average.pt")
     assert not (tmp_path / "average.pt").exists()
-    with pytest.raises(FileNotFoundError):
-        best_checkpoint([tmp_path])
     torch.save({"model": {}}, other)
     with pytest.raises(ValueError, match=r"checkpoint_last\.pt is refused: it lacks 'optimizer"):
         last_checkpoints(folder, 1)
-    with pytest.raises(ValueError, match="'nothing'"):
-        read_checkpoint(save(file), "extra_state", "nothing")
-
-
-def test_a_translator_and_data_without_pairs_is_no_fault_of_the_checkpoint():
-    message = r"a\.pt does not fit .* DATA; .*\(Could not infer"
-    with pytest.raises(ValueError, match=message), ReasonsOf("a.pt"):
-        raise Exception("Could not infer language pair, please provide it explicitly")

@@ -71,14 +71,10 @@ DECAY, PAIR = "lr_scheduler=polynomial_decay", ["source_lang=en", "target_lang=d
 @pytest.mark.parametrize(
     ("overrides", "block", "options"),
     [
-        ([DECAY, "max_update=9"], "train", {"total_num_update": 9}),
         ([DECAY, "max_update=9"], "finetune", {"total_num_update": 9}),
         ([DECAY, "max_update=9", "finetune.max_update=3"], "finetune", {"total_num_update": 3}),
         ([f"finetune.{DECAY}", "max_update=9"], "finetune", {"total_num_update": 9}),
         ([DECAY, "max_update=9", "total_num_update=5"], "train", {"total_num_update": 5}),
-        ([DECAY, "total_num_update=5", "finetune.max_update=9"], "finetune",
-         {"total_num_update": 5}),
-        ([DECAY], "train", {"total_num_update": None}),
         (["lr_scheduler=inverse_sqrt", "max_update=9"], "train", {"total_num_update": None}),
         # translations are joined as the text was split
         ([], "generate", {"post_process": "sentencepiece", "tokenizer": None}),
@@ -99,8 +95,6 @@ def test_options_follow_from_other_blocks(write, overrides, block, options):
     ("overrides", "message"),
     [
         (["generate.remove_bpe=subword_nmt"], "generate.remove_bpe: write generate.post_process"),
-        (["generate.source-lang=de"], "generate.source-lang: write generate.source_lang instead"),
-        (["finetune.max_source_positions=5"], "5, but train.max_source_positions is None;"),
         *(([f"{name}=A", f"{block}.{name}=B"], f"{block}.{name}=B: {block}.{name}: 'B', but train."
            f"{name} is 'A'; remove {block}.{name}, which follows train.{name}")
           for block, name in (("generate", "source_lang"), ("finetune", "target_lang"),
@@ -108,10 +102,7 @@ def test_options_follow_from_other_blocks(write, overrides, block, options):
         (["generate.bpe=subword_nmt"], "but data.algorithm is 'sentencepiece'; remove generate.b"),
         *(([f"{name}=x"], f"{name}: set by the recipe, remove it")
           for name in ("train.save_dir", "evaluate.path", "kld.output", "kld.split")),
-        (["data.algorithm=subword_nmt", "generate.tokenizer=nltk"], "'nltk', but data.algorithm"),
         (["lr=1", "train.lr=1"], "--set train.lr=1: --set lr=1 sets this, too; keep one"),
-        (["generate.beam=6", "generate=null"], "--set generate=null: --set generate.beam=6 sets"),
-        *(([f"{name}=null"], "to remove") for name in ("lrr", "average.lst", "averge", "other.lr")),
         *(([given], "write --set key=value") for given in ("lr", "=3", "train.=3")),
         *(([f"lr={v}"], "invalid YAML: ") for v in ("*a", "[1", "'", "\x07", "9" * 5000)),
         *(([f"{name}=1e3"], f"train.{name}: expected a whole number, got '1e3")  # as YAML 1.1
@@ -129,31 +120,19 @@ def test_a_wrong_override_is_refused_in_one_line(write, overrides, message):
     ("text", "message"),
     [
         ("base: base.yaml\ntrian:\n  lr: 1\n", "bad.yaml:2: trian: unknown key; did you mean 'tra"),
-        ("base: base.yaml\ndata:\n  vocabsize: 5\n", "bad.yaml:3: data.vocabsize: unknown key; di"),
-        ("base: base.yaml\nclean: {max_wrods: 5}\n",
-         "bad.yaml:2: clean.max_wrods: unknown key; did you mean 'max_words'?"),
-        ("base: base.yaml\nlaunch:\n  nodes: 0\n",
-         "bad.yaml:3: launch.nodes: Input should be greater than or equal to 1"),
         *((f"{LM}corpus: {{{name}: 0}}\n", f"bad.yaml:3: corpus.{name}: Input should be greater")
           for name in ("vocab_size", "max_train_lines")),
-        ("base: base.yaml\ntrain:\n  lr: [1, 2]\n", "bad.yaml:3: train.lr: must be text"),
         ("base: base.yaml\ntrain:\n  lr: 1\n  lr: 2\n", "bad.yaml:4: lr is given twice"),
         *((f"base: base.yaml\ntrain: {{{name}: {value}}}\n",
            f"average.last is 2, but train.{name} is {value.capitalize()}; keep at least as many")
           for name, value in (("keep_last_epochs", "1"), ("max_epoch", "1"),
                               ("no_epoch_checkpoints", "true"))),
-        ("base: base.yaml\ntrain:\n  lr: [1, {b: 1, b: 2}]\n", "bad.yaml:3: b is given twice"),
         (LM, "bad.yaml: needs one of the blocks data (translation) and corpus (language model)"),
         ("base: bsae.yaml\n", "bsae.yaml: no such configuration; did you mean 'base'?"),
         ("base: bad.yaml\n", "bad.yaml: inherits from itself"),
-        ("train:\n  arch: \udce4\n", "can't decode byte 0xe4 in position 15: in"),
         ("base: wrong.yaml\n", "wrong.yaml:8: average.lst: unknown key"),
-        ("base: 3\n", "bad.yaml:1: base must be the name of a file"),
         ("base: base.yaml\ntrain: {lr: 1\n", "bad.yaml:3: invalid YAML"),
-        ("just words\n", "bad.yaml: must hold `key: value` lines"),
         ("a: &x {b: 1}\ntrain: *x\n", "bad.yaml:2: invalid YAML: the alias *x is not allowed"),
-        ("base: base.yaml\ntrain:\n  seed: 0x_\n", "bad.yaml: invalid YAML: invalid literal"),
-        ("train: {lr: 1\0}\n", "bad.yaml: invalid YAML: unacceptable character #x0000"),
         ("{a: " * 3000 + "}" * 3000, "bad.yaml: invalid YAML: maximum recursion depth"),
     ],
 )  # fmt: skip
@@ -162,21 +141,6 @@ def test_errors_say_where_and_what(write, text, message):
     with pytest.raises(ConfigurationError) as caught:
         load(write("bad.yaml", text))
     assert message in str(caught.value)
-
-
-def test_a_missing_file_is_searched_for_in_the_whole_conf_folder(tmp_path):
-    for name in ("big/mixtape", "big/mos", "small/mixtape"):
-        file = tmp_path / "conf" / f"{name}.yaml"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(BASE)
-    for missing, hint in {
-        "mixtpe": "; did you mean 'big/mixtape'?",
-        "small/mixtpe": "; did you mean 'small/mixtape'?",
-        "basw": "; there are: big/mixtape, big/mos, small/mixtape",
-    }.items():
-        with pytest.raises(ConfigurationError) as caught:
-            load(tmp_path / "conf" / f"{missing}.yaml")
-        assert str(caught.value).endswith(f"{missing}.yaml: no such configuration{hint}")
 
 
 def test_a_shell_reads_back_what_was_written():
@@ -199,14 +163,8 @@ def refused(path: Path, *overrides: str) -> list[str]:
     ("override", "message"),
     [
         ("max_tokns=5", "train.max_tokns: unrecognized arguments: --max-tokns 5; did you mean '-"),
-        ("learning_rate=5", "unrecognized arguments: --learning-rate 5; did you mean '--lr'?"),
-        ("arch=transformer_mixtpae", "choice: 'transformer_mixtpae'; did you mean 'transformer_m"),
-        ("max_tokens=many", "train.max_tokens: argument --max-tokens: invalid int value: 'many'"),
         ("lr=-1", "train.lr: must be at least 0, got -1"),
-        ("dropout=.nan", "train.dropout: nan: expected a finite number"),
         ("head_components=3", "--head mixtape: --head-components must be a power of two"),
-        ("head_gss_k=0", "train.head_gss_k: --head-gss-k: --head mixtape with --head-pointwise"),
-        ("head_pointwise=gs", "train.head_pointwise: --head-pointwise: unknown"),
         ("update_epoch_batch_itr=true", "--update-epoch-batch-itr: expected one argument"),
     ],
 )
@@ -223,9 +181,6 @@ def test_all_wrong_options_are_listed_once_with_file_and_line(tmp_path):
         f"{path}:3: train.clip_norm: must be at least 0, got -1",
         f"{path}:4: train.max_update: must be at least 0, got -5",
     ]
-    path.write_text(f"base: {TRANSLATION}\ntrain:\n  clip_nrom: 1\n  warmup_update: 3\n")
-    (line,) = refused(path)
-    assert line.startswith(f"{path}:3: train.clip_nrom: unrecognized arguments: ")
     # what finetuning inherits is said once: the second place would be a file without the option
     path.write_text(f"base: {RECIPES / 'ptb/conf/small/mos.yaml'}\nfinetune:\n  lr: 3\n")
     for block in ("train", "finetune"):

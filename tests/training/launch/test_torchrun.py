@@ -14,11 +14,10 @@ from pathlib import Path
 from threading import Timer
 
 import pytest
-from torch.distributed import TCPStore, run
-from torch.distributed.elastic.rendezvous import api
+from torch.distributed import TCPStore
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous as torch_state
 
-from highrank_plugins.training.launch import supervise, torchrun
+from highrank_plugins.training.launch import torchrun
 from highrank_plugins.training.launch.plan import Plan
 from highrank_plugins.training.launch.torchrun import MODULE, StatePickle, check_rendezvous
 from tests.free_port import free_port
@@ -92,6 +91,9 @@ def test_several_nodes_must_know_where_to_meet(tmp_path):
         message = "expected HOST:PORT" if place else "--rendezvous HOST:PORT"
         with pytest.raises(ValueError, match=message):
             Plan(("fairseq-train",), tmp_path, nodes=2, rendezvous=place).check_meeting()
+    plan = Plan(("fairseq-train", "a"), Path("logs"), nodes=2, rendezvous="a:1")
+    assert plan.run_id == replace(plan, log_dir=tmp_path).run_id
+    assert plan.run_id != replace(plan, command=("fairseq-train", "b")).run_id
 
 
 class Hostile:
@@ -116,9 +118,7 @@ def test_torchs_own_state_is_read_back_and_other_pickles_are_refused(tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("module", [MODULE, "torch.distributed.run"])
-def test_a_hostile_state_in_the_store_runs_nothing(tmp_path, module):
-    """The second agent is torch's own, so that the attack is known to work."""
+def test_a_hostile_state_in_the_store_runs_nothing(tmp_path):
     port = free_port()
     store = store_at(port)
     data = base64.b64encode(pickle.dumps(Hostile(tmp_path / "ran"))).decode()
@@ -126,7 +126,7 @@ def test_a_hostile_state_in_the_store_runs_nothing(tmp_path, module):
     words = ["--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d"]
     words += ["--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-conf", "is_host=false"]
     agent = subprocess.Popen(
-        [sys.executable, "-m", module, *words, "--no-python", "true"],
+        [sys.executable, "-m", MODULE, *words, "--no-python", "true"],
         env=os.environ | {"PET_RDZV_ID": "run"}, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     end = time.monotonic() + 60
@@ -134,21 +134,5 @@ def test_a_hostile_state_in_the_store_runs_nothing(tmp_path, module):
         time.sleep(0.1)
     agent.kill()
     _, said = agent.communicate()
-    assert (tmp_path / "ran").exists() == (module != MODULE), said
-    if module == MODULE:
-        assert "another program has written to its port" in said
-
-
-@pytest.mark.parametrize("error", [api.RendezvousTimeoutError(), api.RendezvousClosedError("x")])
-def test_nodes_that_do_not_meet_again_end_with_one_line(error, tmp_path, monkeypatch):
-    monkeypatch.setattr(run, "main", lambda: (_ for _ in ()).throw(error))
-    reason = str(error) or "RendezvousTimeoutError"
-    with pytest.raises(SystemExit, match=rf"^the nodes cannot meet; .* be lost: {reason}$"):
-        torchrun.main()
-    plan = Plan(("fairseq-train", "a"), Path("logs"), nodes=2, rendezvous="a:1")
-    assert plan.run_id == replace(plan, log_dir=tmp_path).run_id
-    assert plan.run_id != replace(plan, command=("fairseq-train", "b")).run_id
-    assert "all 2 nodes must reach a:1 within 300 s" in supervise._advice(plan, tmp_path)
-    (tmp_path / "started").touch()
-    said = supervise._advice(plan, tmp_path)
-    assert "the reason is above, or at the end of logs/rank*.log" in said
+    assert not (tmp_path / "ran").exists()
+    assert "another program has written to its port" in said

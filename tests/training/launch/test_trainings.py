@@ -195,7 +195,6 @@ def test_three_processes_for_two_batches_print_what_one_prints_sorted(mt_data, t
         (["fairseq-generat"], "did you mean 'fairseq-generate'"),
         (["fairseq-generate", "--sampling"], "use one"),
         (["fairseq-generate", "--results-path=x"], "--results-path: redirect the output"),
-        (["fairseq-generate", "--num-shards", "2"], "ignores it"),
         (["fairseq-generate", "--path", "missing.pt"], r"--path missing\.pt: no such file"),
     ],
 )
