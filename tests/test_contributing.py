@@ -1,6 +1,7 @@
 """The examples of docs/contributing.md, and one that it borrows, do what the page says."""
 
 import math
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -129,3 +130,26 @@ def test_the_example_of_a_kernel_works(case, monkeypatch):
         want = run(head, features, TARGET, impl="reference", **options)
         assert_same(run(head, features, TARGET, impl="fused", **options), want)
     assert bool(used) == (case.head != "mos")
+
+
+def test_the_files_of_a_loss_are_those_that_the_page_names():
+    section = (
+        PAGE.read_text(encoding="utf-8").partition("## A repair of a loss")[2].partition("\n## ")[0]
+    )
+    named = set(re.findall(r"^\| `([\w/]+\.py)` \|", section, re.MULTILINE))
+    package = Path(nll.__file__).parents[1]
+    called = set()
+
+    def note(frame, event, _):
+        if event == "call":
+            called.add(Path(frame.f_code.co_filename))
+
+    head, features = build(Case("mos")), make_features(TOKENS).requires_grad_()
+    sys.setprofile(note)
+    try:
+        run(head, features, TARGET, impl="fused", reduction="sum")
+    finally:
+        sys.setprofile(None)
+    files = {str(path.relative_to(package)) for path in called if path.is_relative_to(package)}
+    used = {file for file in files if file.startswith(("losses/", "own_layers/"))}
+    assert used == named and len(named) == 8

@@ -5,7 +5,9 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
+from highrank_plugins.common.blocks import ConfigurationError
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data import own_text
 from highrank_plugins.data.own_files import TextCounts, choose_size
@@ -197,3 +199,36 @@ def test_the_size_follows_lines_and_pieces():
     assert choose_size(table, counted(7999), "auto")[2]["max_update"] == 1600
     with pytest.raises(UserError, match="did you mean 'tiny'"):
         choose_size(table, counted(3000), "tinny")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("below: {lines: 8_000, ", "below: {", "sizes.yaml:5: tiny.below.lines: Field required"),
+        ("epochs: 10", "", "sizes.yaml:4: tiny: epochs is missing"),
+        ("max_tokens: 1000", "max_tokenz: 1000", "tiny: set.max_tokens: expected a whole number"),
+        ("max_update: 800", "max_update: x", "set.max_update: expected a whole number above 0, "),
+    ],
+)
+def test_a_mistake_in_a_table_of_sizes_is_named_with_its_line(tmp_path, old, new, message):
+    (table,) = [path for path in TABLES if path.name == "sizes.yaml"]
+    (changed := tmp_path / "sizes.yaml").write_text(table.read_text().replace(old, new, 1))
+    with pytest.raises(ConfigurationError) as error:
+        choose_size(changed, counted(3000), "auto")
+    assert message in str(error.value)
+    with pytest.raises(UserError, match=r"sizes.yaml: tiny: words is missing"):
+        choose_size(table, counted(3000), "auto", "words")
+
+
+def test_a_short_stream_of_words_warms_up_in_a_quarter_of_its_updates():
+    (table,) = [path for path in TABLES if "awd_lstm" in path.name]
+    _, why, options = choose_size(table, counted(1000, words=6), "auto", "words")
+    assert "1,000 lines with 7,000 words" in why and "data.vocab_size" not in options
+    assert options["warmup_updates"] == 20 * 7000 // 350 // 4
+    for size in [one for path in TABLES for one in yaml.safe_load(path.read_text()).values()]:
+        options = size["set"]
+        assert 4 * options["warmup_updates"] <= options.get("max_update", 10**9)
+    counts = TextCounts()  # of a script without blanks, letters count
+    for _ in range(1000):
+        counts.add(("这是一个没有空格的很长很长很长的句子啊啊", "a sentence"))
+    assert not counts.has_blanks and counts.pieces == 1000 + int(20 * 1000 / 1.5)

@@ -190,3 +190,14 @@ def test_the_example_learns_and_predicts_after_it_is_saved_and_loaded(model, tex
     torch.testing.assert_close(values, model.eval()(text)[0])
     after = (text[:, -1] + 1).remainder(7)
     assert (classes[:, 0] == after).all()
+
+
+def test_the_lines_of_the_page_on_layers_run():
+    page = PYTORCH.parents[1] / "reference" / "heads.md"
+    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.S)
+    names: dict[str, object] = {}
+    exec(code, names)
+    calls = re.findall(r"`(build_head\(.*?), …\)`", page.read_text())
+    assert len(calls) >= 11
+    for call in calls:
+        exec(f"{call}, num_classes=2_000, feature_dim=16)", names)

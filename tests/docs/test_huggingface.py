@@ -1,5 +1,6 @@
 """docs/howto/huggingface.md: its table has the rows that are tested, and its examples run."""
 
+import json
 import re
 from pathlib import Path
 
@@ -12,10 +13,31 @@ FILE = ROOT / "docs" / "howto" / "huggingface.md"
 PAGE, EXAMPLES = FILE.read_text(encoding="utf-8"), examples(FILE)
 
 
-def test_every_row_of_the_table_has_a_test():
+def test_every_row_of_the_table_has_a_test_and_costs_are_those_of_their_records():
     tests = "".join(p.read_text() for p in (ROOT / "tests" / "huggingface").glob("test_*.py"))
     rows = re.findall(r"^\| (\d+) \|", PAGE, re.MULTILINE)
     assert len(rows) == 25 and set(rows) == {*re.findall(r"\b(?:test_)?row_(\d+)_", tests)}
+
+
+CASES = {
+    "lm_head": "the model's own `lm_head` and cross-entropy", "softmax": "softmax",
+    "mixtape": "Mixtape, K = 4, a tenth of the classes frequent", "mos": "MoS, K = 3",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("classes", [50_000, 128_000])
+def test_costs_are_those_of_their_records(classes):
+    lines = (ROOT / "docs" / "benchmarks" / "huggingface_step.jsonl").read_text().splitlines()
+    rows = [row for row in map(json.loads, lines) if row["classes"] == classes]
+    found = {case: [row for row in rows if row["case"] == case] for case in CASES}
+    own = found["lm_head"]
+    for case, measured in found.items():
+        memory = measured[0]["memory_mib"]
+        cells = [CASES[case], f"{memory:,} MiB", f"{own[0]['memory_mib'] / memory:.1f}"]
+        for row, base in zip(measured, own, strict=True):
+            seconds = row["processor_seconds"]
+            cells.append(f"{seconds:.1f} s ({seconds / base['processor_seconds']:.2f})")
+        assert f"| {' | '.join(cells)} |" in PAGE
 
 
 def test_a_new_model_of_the_page_learns():

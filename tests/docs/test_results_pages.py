@@ -10,12 +10,7 @@ from statistics import mean
 
 import pytest
 
-from highrank_plugins.benchmarks.rows import read_csv, table
-from highrank_plugins.common.blocks import read_tree
-from highrank_plugins.results.published import FILE, read_published
-from highrank_plugins.training import configuration
-from scripts import papers_page, results_pages
-from tests.recipes.running import RECIPES
+from scripts import results_pages
 
 DOCS = Path(__file__).parents[2] / "docs"
 RECORDS = DOCS / "records"
@@ -36,16 +31,24 @@ def different_lines(page: str, computed: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_is_what_the_script_writes(page):
+def test_a_page_is_what_the_script_writes_and_short(page):
     assert different_lines(page, PAGES[page]) == []
+    text = re.sub(r"```\{toctree\}.*?```|\]\([^)]*\)", "", PAGES[page], flags=re.DOTALL)
+    words = [word for word in text.split() if re.search(r"\w", word)]
+    most = 600 if page == "results.md" else 500
+    assert len(words) <= most or not page.endswith(".md")
 
 
-def test_every_study_has_a_page():
+def test_every_study_has_a_page_and_every_figure_a_place():
     written = {f"results/{path.name}" for path in (DOCS / "results").glob("*.md")}
     drawn = {f"images/results/{path.name}" for path in (DOCS / "images" / "results").iterdir()}
     assert written | drawn == {page for page in PAGES if "/" in page} - {"images/gains.svg"}
     studies = {path.stem for path in RECORDS.iterdir()}
     assert {f"results/{name}.md" for name in (*studies, "measures")} == written
+    gallery = (DOCS / "gallery.md").read_text(encoding="utf-8")
+    images = {path.name for path in (DOCS / "images").iterdir() if path.is_file()}
+    images -= {"gains.svg"}  # of the page of results, as those in results/
+    assert [name for name in images if f"(images/{name})" not in gallery] == []
 
 
 def test_sizes_of_own_text_show_their_records():
@@ -58,16 +61,7 @@ def test_sizes_of_own_text_show_their_records():
     assert len(shown) > 5 and shown <= known
 
 
-def test_the_scores_in_the_quickstart_come_from_records():
-    """Each `sacreBLEU <score> <signature>` of the page is the last line of a recorded run."""
-    records = [json.loads(path.read_text()) for path in RECORDS.glob("*/*.json")]
-    lines = {f"sacreBLEU {r['metrics'].get('sacrebleu')} {r.get('signature')}" for r in records}
-    page = (DOCS / "start" / "quickstart.md").read_text()
-    found = re.findall(r"sacreBLEU [\d.]+ nrefs[^\s`]+", page)
-    assert found and set(found) <= lines
-
-
-def test_numbers_follow_the_records():
+def test_numbers_follow_the_records_and_an_unknown_name_ends_the_script():
     """The mean of three seeds, and a difference of two systems, computed here."""
     paths = {name: f"ptb_small/{name}-{{}}.json".format for name in ("mos", "sigsoftmax")}
     mos, best = (
@@ -78,6 +72,21 @@ def test_numbers_follow_the_records():
     text = results_pages.filled("ptb_small", "{mos}, {sigsoftmax - mos}, {mos: test_rank}.")
     assert text.startswith(f"{own:.2f}, {other - own:+.2f} [")
     assert text.endswith(f"], {mean(m['test_rank'] for m in mos):,.0f}.")
+    for text, said in (
+        ("{mos_dropoutl0.3}", "ptb_small: no records of 'mos_dropoutl0.3'"),
+        ("{mos: test_nothing}", "ptb_small: 'mos' has no test_nothing"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            results_pages.filled("ptb_small", text)
+
+
+def test_a_gain_is_grey_where_its_interval_has_0():
+    svg = PAGES["images/results/ptb_small.svg"]
+    rows = re.findall(r'anchor="start">([a-z]+)</text>\n<line [^>]*stroke="(#\w+)"', svg)
+    assert {name for name, colour in rows if colour == results_pages.GREY} == {"moc"}
+    middles = dict(re.findall(r'>(\w+)</text>\n.*\n<circle cx="([\d.]+)"', svg))
+    zero = float(re.search(r'x1="([\d.]+)"', svg)[1])
+    assert float(middles["plif"]) < zero < float(middles["mixtape"]) < float(middles["mos"])
 
 
 def test_repeated_numbers_are_those_of_the_results():
@@ -96,85 +105,3 @@ def test_figures_are_drawn_from_the_records(tmp_path):
     for name in drawn:
         kept = (DOCS / "images" / name).read_bytes()
         assert (tmp_path / name).read_bytes() == kept, "run: python scripts/draw_figures.py"
-
-
-# -- docs/papers.md is what scripts/papers_page.py prints, and its configurations exist --
-
-ROOT = RECIPES.parent
-
-
-PAPERS = papers_page.papers()["papers"]
-
-
-def test_the_page_is_what_the_script_prints_and_begins_with_the_table_of_verdicts():
-    assert different_lines("papers.md", papers_page.page()) == []
-    first = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8").partition("\n## ")[0]
-    rows = re.findall(r"\| (\d+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|", first)
-    assert len(rows) == 5 and all(int(all_) == sum(map(int, each)) for all_, *each in rows)
-
-
-# part of a kind of score or of a system → the block, or the words, that its command needs
-BLOCKS = {
-    "(dynamic)": "dynamic_eval", "(cache)": "cache_eval", "rank": "spectrum", "KLD": "kld",
-    ", finetuned": "finetune",
-}  # fmt: skip
-OPTIONS = {
-    "train ": "--splits train,valid,test", "valid rank": "--measured valid,test",
-    "valid KLD": "--measured valid,test",
-}  # fmt: skip
-
-
-def test_every_system_with_a_configuration_is_trained_and_measured_by_a_row():
-    checked = set()
-    for key, row in ((key, row) for key, paper in PAPERS.items() for row in paper["tables"]):
-        cells = papers_page.printed_cells(key, row, row["task"]) if "confs" in row else ()
-        for entry, kind in cells:
-            if entry.conf is None or kind not in entry.scores:
-                continue
-            assert entry.conf in row["confs"], (row, entry)
-            conf = RECIPES / row["task"] / "conf" / f"{entry.conf}.yaml"
-            blocks = configuration.load(conf, row.get("set", [])).blocks()
-            what = f"{kind}, {entry.system}"
-            assert {need for part, need in BLOCKS.items() if part in what} <= blocks.keys(), what
-            needed = {need for part, need in OPTIONS.items() if part in what}
-            assert needed <= set(row.get("options", [])), what
-            checked.add(kind)
-    kinds = {"test ppl (dynamic)", "test ppl (cache)", "valid rank", "KLD", "train ppl"}
-    assert kinds <= checked
-    for task in read_tree(FILE).values:
-        for entry in read_published(task):
-            paper = PAPERS.get(papers_page.paper_of(entry))
-            if entry.conf is not None and paper is not None:
-                rows = [row for row in paper["tables"] if row.get("task") == task]
-                assert any(entry.conf in row["confs"] for row in rows), (task, entry)
-
-
-# -- tables of measurements equal their files, and every file has a table --
-
-MEASURED = [DOCS / "benchmarks.md", *(DOCS / "benchmarks").glob("*.md")]
-TEXT = "".join(page.read_text(encoding="utf-8") for page in MEASURED)
-KERNELS = DOCS / "benchmarks" / "kernels_sm90.csv"
-FILES = sorted({*(DOCS / "benchmarks").glob("*.csv")} - {KERNELS})
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_each_table_is_printed_from_its_file(path):
-    (page,) = (page for page in MEASURED if f"<!-- {path.name} -->" in page.read_text())
-    text = page.read_text(encoding="utf-8")
-    head, _, rest = text.partition(f"<!-- {path.name} -->\n")
-    rest = rest[re.match(r"(\|.*\n)*", rest).end() :]
-    computed = f"{head}<!-- {path.name} -->\n{table(read_csv(path))}{rest}"
-    assert different_lines(page.relative_to(DOCS).as_posix(), computed) == []
-
-
-def test_every_table_has_a_file():
-    assert FILES and TEXT.count("| case | implementation | tokens |") == len(FILES)
-
-
-def test_the_first_table_is_computed_from_the_files():
-    texts = read_tree(DOCS / "results.yaml").values
-    page = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
-    before, _, rest = page.partition("| layer |")
-    rest = rest[re.match(r".*\n(\|.*\n)*", rest).end() :]
-    computed = f"{before}{results_pages.cost_table(texts)}{rest}"
-    assert different_lines("benchmarks.md", computed) == []

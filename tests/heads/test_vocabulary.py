@@ -1,11 +1,13 @@
 """A vocabulary matrix may be any function of parameters, under every structure, f and loss."""
 
 import copy
+import itertools
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
+from torch.profiler import ProfilerActivity, profile
 
 from highrank_plugins.common.names import layer_name
 from highrank_plugins.common.user_error import UserError
@@ -99,6 +101,24 @@ def test_a_wrong_matrix_is_refused_at_the_first_loss(change, message, impl):
     with pytest.raises(UserError, match=message) as refused:
         head.nll(make_features(TOKENS), TARGET, impl=impl)
     assert "\n" not in str(refused.value)
+
+
+def test_a_diverged_matrix_is_not_blamed_on_its_parametrisation():
+    head = parametrised(MOS, Scaled())
+    with torch.no_grad():
+        head.parametrizations.weight.original[2] = torch.nan
+    with pytest.raises(UserError) as refused:
+        head.nll(make_features(TOKENS), TARGET, impl="reference")
+    assert "parametrisation" not in str(refused.value)
+
+
+def test_the_matrix_is_checked_once():
+    head, calls = parametrised(SOFTMAX, function := Scaled()), []
+    function.register_forward_hook(lambda *_: calls.append(1))
+    results(head, "reference")
+    first = len(calls)
+    results(head, "reference")
+    assert first > 1 and len(calls) == first + 1
 
 
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
@@ -217,13 +237,15 @@ def test_a_state_dictionary_holds_the_matrix_and_names_it(name, options):
         ({"vocabulary": "centered"}, "unknown vocabulary matrix 'centered'; did you mean 'centred"),
         ({"vocabulary": "unit", "rank": 3}, "has no option 'rank'; known:"),
         ({"vocabulary": nn.Identity()}, "vocabulary matrix: expected a name or an instance of"),
-        ({"vocabulary": "codebook", "weight": nn.Parameter(torch.ones(CLASSES, 4))},
-         "^codebook: its parameters have no row for each class"),
+        *(({"vocabulary": name, "weight": nn.Parameter(torch.ones(CLASSES, 4))},
+           f"^{name}: its parameters have no row for each class")
+          for name in ("low_rank", "tiers", "codebook")),
     ],
 )  # fmt: skip
 def test_wrong_choices_are_refused(options, message):
+    own = OPTIONS.get(options["vocabulary"], {}) if "weight" in options else {}
     with pytest.raises(ValueError, match=message):
-        build_head("softmax", num_classes=CLASSES, feature_dim=4, **options)
+        build_head("softmax", num_classes=CLASSES, feature_dim=4, **options, **own)
 
 
 def test_an_option_of_function_and_matrix_is_not_given_to_one_of_them(monkeypatch):
@@ -242,3 +264,31 @@ def test_an_option_of_function_and_matrix_is_not_given_to_one_of_them(monkeypatc
         build_head("softmax", **sizes, c=0.1)
     head = build_head("softmax", **sizes | {"pointwise": build_pointwise("gss", c=2.0)}, c=0.1)
     assert (head.pointwise.c, head.parametrizations["weight"][0].c) == (2.0, 0.1)
+
+
+def peak_of(step):
+    """Return the largest number of bytes that a step's tensors had at once."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        step()
+    events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
+    return max(itertools.accumulate(e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())))
+
+
+@pytest.mark.parametrize("impl", BLOCKED)
+def test_a_matrix_takes_at_most_two_matrices_more_than_a_plain_one(impl):
+    classes, width = 4000, 64
+    features, target, peaks = torch.randn(128, width), torch.arange(128), {}
+    for name, options in [("plain", {}), *MATRICES]:
+        own = options | ({"rank": 16} if name == "low_rank" else {})
+        sizes = {"num_classes": classes, "feature_dim": width}
+        head = build_head("softmax", vocabulary=name, **sizes, **own)
+
+        def step(head=head):
+            out = head.nll(features, target, impl=impl, reduction="sum", memory=2**20)
+            out.loss.backward()
+            head.zero_grad()
+
+        step()
+        peaks[name, *options] = peak_of(step)
+    most = peaks["plain",] + 2 * classes * width * 4
+    assert all(peaks["plain",] <= peak <= most for peak in peaks.values()), peaks

@@ -288,3 +288,11 @@ def test_statistics_become_numbers_of_a_line_which_may_be_lost(tmp_path, monkeyp
     bar.path = tmp_path / "missing" / METRICS  # as if the disk was full
     bar.log({"loss": 1.0}, tag="train_inner", step=2)
     assert "this line was not written" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("flags", "times"), [("--fp16 --fp16-no-flatten-grads", 1), ("--memory-efficient-fp16", 0)]
+)
+def test_a_run_that_does_not_resume_exactly_says_so_once(data, tmp_path, caplog, flags, times):
+    train(data, tmp_path, *split(flags), max_update=1)
+    assert caplog.text.count("does not resume exactly") == times

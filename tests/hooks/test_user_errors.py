@@ -3,6 +3,7 @@
 test_option_sweep.py has the same for whole commands.
 """
 
+import argparse
 import io
 import sys
 
@@ -184,3 +185,19 @@ def test_bf16_does_not_turn_tpu_on():
         parser = options.get_training_parser()
         args, rest = options.parse_args_and_arch(parser, line, parse_known=True)
         assert args.tpu is ("--tpu" in words) and rest == ["--nonsense"]
+
+
+def test_help_lists_the_options_of_the_architecture(capsys):
+    for words in "--arch transformer --help", "--arch transformer -h", "--help":  # without data
+        with pytest.raises(SystemExit) as ended:
+            config("training", *words.split())
+        text = capsys.readouterr().out
+        assert ended.value.code == 0 and "--max-tokens" in text
+        assert ("--encoder-attention-heads" in text) is ("--arch" in words)
+    required = refused_by_argparse(capsys, ["--arch", "transformer"])
+    assert "data" in required.splitlines()[-1]
+    parser = argparse.ArgumentParser()  # of others
+    parser.add_argument("needed")
+    with pytest.raises(SystemExit):
+        parser.parse_known_args(["--help"])
+    assert "needed" in capsys.readouterr().out

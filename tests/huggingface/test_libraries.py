@@ -84,6 +84,28 @@ def test_row_9_adapters_within_the_head_or_tied_to_it_are_refused(layers):
         adapted(make(tied=True), **both)(input_ids=ids(), labels=ids())
 
 
+def test_row_9_sft_and_dpo_with_adapters(tmp_path):
+    trl = pytest.importorskip("trl", reason="needs TRL")
+    from peft import LoraConfig
+
+    from tests.huggingface.training import ONE_STEP, completions, preferences, trainer_of
+
+    lora = LoraConfig(
+        task_type="CAUSAL_LM", target_modules=["q_proj"], modules_to_save=["head"], r=4
+    )
+    for kind, of, rows in (
+        ("SFT", trl.SFTConfig, completions),
+        ("DPO", trl.DPOConfig, preferences),
+    ):
+        given = of(tmp_path, **ONE_STEP | {"max_steps": 2})
+        trainer = trainer_of(
+            getattr(trl, f"{kind}Trainer"), given, make(), rows(), peft_config=lora
+        )
+        before = numbers(trainer.model)
+        trainer.train()
+        assert_copies_move(before, trainer.model)
+
+
 # -- torch.compile, quantisers, lm-eval -----------------------------------------------------------
 
 
@@ -104,6 +126,11 @@ def test_row_11_a_compiled_model_has_the_same_gradients(name, head):
         assert float((parameter.grad - wanted).abs().max() / wanted.abs().max()) < 2e-6
     model.eval()
     torch.testing.assert_close(compiled(ids()).logits, model(ids()).logits, rtol=0, atol=1e-6)
+
+
+class Bare(HighrankForCausalLM):
+    def get_output_embeddings(self):
+        return None
 
 
 def torchao_int8():
@@ -140,6 +167,14 @@ def test_row_19_a_quantised_trunk_spares_the_head(quantised, tolerance, head, tm
     with torch.no_grad():
         a, b = (float(m(ids(), labels=ids()).loss) for m in (model, small))
     assert abs(a - b) < tolerance
+
+
+def test_row_19_quantisers_find_the_head():
+    from transformers.quantizers.base import get_keys_to_not_convert
+
+    model = make(head="mixtape")
+    assert "head" in get_keys_to_not_convert(model)
+    assert "head" not in get_keys_to_not_convert(Bare(model.config))
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])

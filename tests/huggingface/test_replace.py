@@ -102,6 +102,22 @@ def test_row_25_the_start_keeps_the_function(head, tied, tmp_path, capsys):
     assert_causal(model)
 
 
+def test_row_25_the_components_of_a_mos_separate():
+    model = replace_head(original(), "mos", batch=ids(8, 20), components=3).train()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+
+    def spread():
+        latent = model.head.latent.weight.detach().view(3, 32, 32)
+        return float((latent - latent.mean(0)).norm() / latent.norm())
+
+    before = spread()
+    for _ in range(30):
+        model(ids(8, 20), labels=ids(8, 20)).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert spread() > 1.5 * before > 0
+
+
 def test_a_fresh_start_may_have_another_width_and_leaves_the_original_alone():
     own = original(tied=True)
     before = copy.deepcopy(own.state_dict())
@@ -136,6 +152,26 @@ def decoder_of(name, **more):
     return transformers.AutoModelForCausalLM.from_config(config)
 
 
+def bart():
+    small = {"d_model": 32, "decoder_layers": 1, "encoder_layers": 1, "decoder_ffn_dim": 32}
+    heads = {"decoder_attention_heads": 4, "encoder_attention_heads": 4}
+    return decoder_of("Bart", encoder_ffn_dim=32, **small, **heads)
+
+
+def multimodal():
+    vision = {
+        "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 8,
+        "patch_size": 4, "intermediate_size": 16,
+    }  # fmt: skip
+    text = original("gemma3").config.to_dict()
+    config = transformers.Gemma3Config(text_config=text, vision_config=vision)
+    return transformers.Gemma3ForConditionalGeneration(config)
+
+
+def rwkv():
+    return decoder_of("Rwkv", hidden_size=32, attention_hidden_size=32, num_hidden_layers=2)
+
+
 NOT_SUPPORTED = "is not supported here; give an original causal language model"
 BERT = {**COMMON, "is_decoder": True}
 MORE = "computes more than W g . b"
@@ -162,8 +198,13 @@ REFUSED = [
     (lambda: changed(original(), hf_device_map={"model": "cpu", "lm_head": "disk"}), {},
      NOT_SUPPORTED),
     (lambda: decoder_of("Bert", **BERT), {}, MORE),
+    (lambda: decoder_of("Electra", **BERT, embedding_size=16).eval(), {}, MORE),
     (lambda: decoder_of("BertGeneration", **COMMON).eval(), {}, FUTURE),
+    (bart, {}, NOT_SUPPORTED),
+    (multimodal, {}, NOT_SUPPORTED),
+    (rwkv, {}, "RwkvModel is not supported: it takes no cache"),
     (lambda: original("OpenAIGPTConfig"), {}, "is not supported: it takes no cache"),
+    (lambda: original("XLMConfig"), {}, "is not supported: it takes no cache"),
     (make, {}, NOT_SUPPORTED),
     (lambda: "gpt2", {}, NOT_SUPPORTED),
     (lambda: original("gemma3"), {"pointwise": "gss"}, "capped at 20.0"),

@@ -69,6 +69,22 @@ def test_row_5_sft_trains_the_whole_head(name, head, tmp_path):
     )
 
 
+@pytest.mark.parametrize("head", ["mixtape", "mos"])
+def test_row_5_sft_with_other_options(head, tmp_path):
+    for options in (
+        {"gradient_checkpointing": True}, {"loss_type": "dft"},
+        {"bf16": True, "eval_strategy": "steps"},
+    ):  # fmt: skip
+        model = make(head=head)
+        before = numbers(model)
+        trainer = sft(model, tmp_path, eval_steps=1, **options)
+        trainer.train()
+        assert unmoved(before, model) == [], options
+        trainer.save_model(tmp_path)
+        loaded = HighrankForCausalLM.from_pretrained(tmp_path).state_dict()
+        assert all(torch.equal(t, loaded[n]) for n, t in model.state_dict().items())
+
+
 class NoHook(HighrankForCausalLM):
     def __setattr__(self, name, value):
         nn.Module.__setattr__(self, name, value)

@@ -73,6 +73,7 @@ MORE = {
         "logits_soft_cap": 5.0,
     },
     "OpenAIGPTConfig": {"n_embd": 32, "n_layer": 2, "n_head": 4},
+    "XLMConfig": {"emb_dim": 32, "n_layers": 2, "n_heads": 4, "causal": True},
 }
 HEADS = {
     "softmax": ("softmax", {}),

@@ -1,10 +1,13 @@
 """Which tokens are computed together: chunks, blocks of chunks, memory, and ignored tokens."""
 
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads.random_state import RandomState
 from highrank_plugins.losses import chunking, mixtape, nll, runner
 from highrank_plugins.losses.chunking import tokens_within
@@ -21,6 +24,7 @@ from tests.losses.implementations import (
     compare,
     inputs,
     memory_for,
+    recorded_chunks,
     recorded_inputs,
     run,
 )
@@ -58,6 +62,27 @@ TEN_THOUSAND, SHORT = features(10_000), features(700)
 ])  # fmt: skip
 def test_as_many_tokens_share_a_chunk_as_fit(x, floats, options, tokens):
     assert tokens_within(x, floats, **{"memory": None, **options}) == tokens
+
+
+def test_a_budget_below_a_token_is_refused():
+    too_few = r"--head-loss-memory\): 3999 bytes cannot hold one token, which takes 4000; .* 1 MiB"
+    with pytest.raises(UserError, match=too_few):
+        tokens_within(SHORT, 1000, 3999)
+    assert tokens_within(SHORT, 1000, 4000) == 1
+
+
+@pytest.mark.parametrize(("classes", "embed_dim"), [(64, 3), (8, 64)])
+def test_inputs_of_several_chunks_stay_within_the_limit_of_a_chunk(monkeypatch, classes, embed_dim):
+    monkeypatch.setitem(runner.INPUT_MEMORY, "cpu", 2**28)
+    head = MOS.build(classes=classes, embed_dim=embed_dim)
+    width = head.weight.element_size()
+    blocks = recorded_inputs(head, monkeypatch)
+    memory = 4 * 3 * classes * width  # of the logits of four tokens
+    fitting = memory // (head.token_floats() * width)
+    assert fitting >= 8 or fitting < 4  # two chunks and more, or not even the inputs of one
+    target = torch.arange(100) % classes
+    run(head, make_features(100), target, memory=memory, impl="fused", reduction="sum")
+    assert max(blocks) == max(4, fitting // 4 * 4)
 
 
 @pytest.mark.parametrize("impl", [name for name in ONCE if name != "chunked"])
@@ -105,6 +130,41 @@ def test_the_largest_tensor_is_a_chunk(case, reduction, impl, monkeypatch):
     width = WIDE if impl != "triton" else -(-WIDE // ROW_MULTIPLE) * ROW_MULTIPLE
     bound = 10 * components * width
     assert largest(case, tokens, impl=impl, reduction=reduction) <= bound < WIDE * tokens
+
+
+def test_log_probs_without_gradients_take_chunks_of_one_softmax_per_token(case):
+    """Allow N × M log-probabilities, but K times that only for a chunk; a short batch is one.
+
+    That saves a beam search a copy: two chunks would be joined into one tensor.
+    """
+    head = case.build(classes=WIDE, dtype=torch.float32)
+    with recorded_chunks(head) as chunks, torch.no_grad():
+        head(make_features(LONG).float())
+    assert chunks == [LONG]
+    head.floats_per_token = lambda: 2**20
+    with Largest() as seen, torch.no_grad():
+        head(make_features(LONG).float())
+    assert seen.numel == WIDE * LONG
+
+
+@pytest.mark.parametrize("impl", ["top_k", "chunked"])
+def test_results_of_chunks_do_not_keep_their_numbers_in_memory(impl):
+    """Results that outlived a chunk lay in the memory that its log-probabilities had left."""
+    code = f"""if True:
+        import resource, torch
+        from highrank_plugins.heads import build_head
+        torch.set_num_threads(1)
+        head = build_head("softmax", num_classes=4_000, feature_dim=16)
+        x, y = torch.randn(12_000, 16), torch.zeros(12_000, dtype=torch.long)
+        def peak():
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+        before = peak()
+        with torch.no_grad():
+            head.top_k(x) if {impl!r} == "top_k" else head.nll(x, y, impl="chunked", entropy=True)
+        print(peak() - before)
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 110  # MiB; all log-probabilities take 183
 
 
 # -- ignored tokens: left out before the loss; the others keep their masks, noise and weights ------

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from highrank_plugins.heads import build_head
-from highrank_plugins.losses import targets
-from tests.heads.cases import MOS, SOFTMAX
+from highrank_plugins.losses import targets, trust
+from tests.heads.cases import MOS, SOFTMAX, STRUCTURES
 from tests.losses.implementations import RUNNABLE
 
 CLASSES, TOKENS, SIZE = 9, 40, 4
@@ -171,3 +171,23 @@ def test_a_mistake_is_one_line(message):
     with pytest.raises(ValueError, match=message) as caught:
         build(SOFTMAX).nll(X, MISTAKES.get(message, of)(), **OPTIONS.get(message, {}))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.cpp
+@pytest.mark.parametrize("case", [SOFTMAX, MOS, STRUCTURES[-1]], ids=str)
+def test_another_default_device_changes_nothing(case, monkeypatch):
+    monkeypatch.setattr(trust, "verdicts", {})
+    head = case.with_pointwise("plif").build(classes=CLASSES, dtype=torch.float32).train()
+    x = torch.zeros(6, head.feature_dim, requires_grad=True)
+    target = torch.zeros(6, dtype=torch.int64)
+    with torch.device("meta"):
+        for given in (target, targets.labels(target)):
+            head.nll(x, given, impl="cpp", reduction="sum").loss.backward()
+    assert x.grad.device.type == "cpu"
+
+
+def test_a_first_loss_under_autocast_checks_no_narrow_matrix():
+    head = build_head("softmax", num_classes=30, feature_dim=8, vocabulary="low_rank", rank=2)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = head.nll(torch.randn(6, 8), torch.arange(6), reduction="mean").loss
+    loss.backward()

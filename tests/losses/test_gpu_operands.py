@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from highrank_plugins.benchmarks.case import LossCase
 from highrank_plugins.heads import build_head
 from highrank_plugins.heads.random_state import NOISE_BLOCK, RandomState
-from highrank_plugins.losses import autograd
+from highrank_plugins.losses import autograd, chunking
 from scripts.roofline import peak_of
 from tests.largest_tensor import Largest
 
@@ -169,3 +169,13 @@ def test_noise_exists_for_one_block_of_tokens(dtype):
     part_JNS = torch.empty(3, NOISE_BLOCK, 8, dtype=dtype)[..., :7]
     assert state.fill_with_noise(part_JNS, first=20)
     assert torch.equal(part_JNS, filled_JNS[:, 20 : 20 + NOISE_BLOCK])
+
+
+@pytest.mark.triton
+def test_a_function_that_no_kernel_knows_is_computed_in_blocks(monkeypatch):
+    case = LossCase(head="softmax", tokens=4096, dim=256, classes=32768, bias=False,
+                    dtype="bfloat16", pointwise="monotone_mlp")  # fmt: skip
+    by_blocks, _ = peak_of(case, "triton")
+    monkeypatch.setitem(chunking.BLOCK_MEMORY, "cuda", 2**40)
+    at_once, _ = peak_of(case, "triton")
+    assert at_once > 2 * by_blocks

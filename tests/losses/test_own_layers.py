@@ -3,6 +3,7 @@
 The right value is the loss of the whole batch by plain autograd of `forward`, with the same seed.
 """
 
+import copy
 import logging
 from pathlib import Path
 
@@ -240,3 +241,16 @@ def test_what_is_no_layer_cannot_be_registered(register, cls, said):
     if callable(cls):
         with pytest.raises(UserError, match=r"give the name of the class, as in @register_"):
             register(cls)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_low_precision_learns(dtype, autocast):
+    head = made(MixtureOfSoftmaxes, components=3, pointwise=functions.ReadsBoth())().to(dtype)
+    exact, x = copy.deepcopy(head).double(), features().to(dtype).detach().requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        head.nll(x, TARGET, reduction="sum").loss.backward()
+    exact.nll(x.detach().double(), TARGET, reduction="sum", impl="reference").loss.backward()
+    for p, right in zip(head.parameters(), exact.parameters(), strict=True):
+        error = (p.grad.double() - right.grad).norm() / right.grad.norm()
+        assert error < (1e-5 if dtype == torch.float32 and not autocast else 0.1)

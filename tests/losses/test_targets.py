@@ -230,3 +230,16 @@ def test_all_classes_have_no_rest():
     every = targets.from_top_k(log_q, classes, torch.full((TOKENS,), 1e-16).double())
     head, features = SOFTMAX.build(classes=CLASSES), make_features(TOKENS)
     torch.testing.assert_close(head.nll(features, every).loss, head.nll(features, teacher()).loss)
+
+
+def test_a_teacher_computes_under_autocast():
+    head, teacher = (MOS.build(classes=CLASSES, dtype=torch.float32, seed=s) for s in (0, 5))
+    x = make_features(TOKENS).float()
+    losses = []
+    for enabled in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            given = TEACHER_FEATURES.to(torch.bfloat16 if enabled else torch.float32)
+            target = targets.from_teacher(teacher, given)
+            losses.append(head.nll(x, target, reduction="sum").loss)
+    assert losses[0] != losses[1]
+    torch.testing.assert_close(*losses, rtol=0.05, atol=0.05)

@@ -5,15 +5,18 @@ import logging
 import math
 import re
 import subprocess
+import sys
 from unittest import mock
 
 import pytest
 import torch
 
 from highrank_plugins.heads import build_head
-from highrank_plugins.losses import mixtape
+from highrank_plugins.heads.mixtures import MixtureOfSoftmaxes
+from highrank_plugins.losses import mixtape, trust
 from highrank_plugins.losses import nll as choice
 from highrank_plugins.losses.fused import FusedLoss
+from highrank_plugins.losses.kernels.compiled import IDENTITY
 from highrank_plugins.losses.kernels.triton import tiles
 from highrank_plugins.losses.plan import LossPlan
 from tests.heads.cases import MIXTAPE, MOS, PRODUCT, SOFTMAX, STRUCTURES, make_features
@@ -76,6 +79,16 @@ def test_what_lies_behind_rows_does_not_matter(case, monkeypatch):
         compare(head, features, TARGET, "triton", reduction="sum", **options)
 
 
+def test_a_row_that_torch_has_computed_has_nothing_behind_it():
+    """The stride of an only row may be any number."""
+    from highrank_plugins.losses.kernels.triton import passes
+
+    row, kernels = torch.empty_strided((1, 5), (16, 1)), object.__new__(passes.TritonKernels)
+    kernels.function = IDENTITY
+    for kernels.by_torch, width in ((False, 16), (True, None)):
+        assert kernels._width(row) == width
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("case", PRODUCT, ids=str)
 def test_extreme_logits_match(case, smoothing):
@@ -108,6 +121,23 @@ def test_the_first_of_equal_classes_is_the_most_probable(case):
     assert out.correct.tolist() == [True, False, False, True]
 
 
+@pytest.mark.parametrize("function", ["plif", "multimax"])
+def test_torch_computes_learned_functions_with_too_many_sums(case, function, monkeypatch):
+    """Only a mixture of softmaxes has a function, and its sums, for each component."""
+    monkeypatch.setattr(tiles, "LEARNED_COMPONENTS", 1)
+    case = case.with_pointwise(function, **({"knots": 8} if function == "plif" else {}))
+    head, features = inputs(case)
+    by_torch, prepare = [], head.pointwise.prepare_vjp
+
+    def counted(*given):
+        evaluate = prepare(*given)
+        return lambda z: by_torch.append(len(z)) or evaluate(z)
+
+    monkeypatch.setattr(head.pointwise, "prepare_vjp", counted)
+    compare(head, features, TARGET, "triton", reduction="sum", label_smoothing=0.1)
+    assert bool(by_torch) == (type(head) is MixtureOfSoftmaxes)
+
+
 def test_sums_over_cells_do_not_depend_on_the_order():
     """Sums of float32 numbers would depend on it; the kernel adds integers."""
     head = SOFTMAX.with_pointwise("plif", knots=3).build(classes=CLASSES, dtype=torch.float32)
@@ -132,12 +162,16 @@ def test_gate_noise_is_the_same_in_half_precision(dtype):
 
 
 def test_a_cpu_without_the_interpreter_is_refused(monkeypatch):
-    import triton
-
-    compiled = object.__new__(triton.JITFunction)
-    monkeypatch.setattr(f"{TRITON}.softmax.softmax_kernel", compiled)
-    with pytest.raises(ValueError, match=r"needs a GPU.*TRITON_INTERPRET=1.*impl='fused'"):
-        SOFTMAX.build().nll(make_features(1), torch.tensor([0]), impl="triton")
+    monkeypatch.delenv("TRITON_INTERPRET")
+    code = (
+        "import torch; from highrank_plugins.heads import build_head\n"
+        "head = build_head('softmax', num_classes=3, feature_dim=2)\n"
+        "head.nll(torch.zeros(1, 2), torch.tensor([0]), impl='triton')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("ValueError: impl: 'triton' needs a GPU")
+    assert "TRITON_INTERPRET=1" in last and "impl='fused'" in last
 
 
 # -- what `auto` takes on a CUDA device, which is faked ------------------------------------------
@@ -150,6 +184,17 @@ class OnCuda:
 
     device = CUDA
     dtype = torch.bfloat16
+
+
+@pytest.fixture
+def new_process(monkeypatch, caplog):
+    """Let each test be the first use of a device."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(choice, "_logged", set())
+    monkeypatch.setattr(trust, "verdicts", {})
+    trust.warn.cache_clear()
+    yield
+    trust.warn.cache_clear()
 
 
 def chosen(name="mos", **options):

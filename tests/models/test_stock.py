@@ -53,6 +53,26 @@ def test_ten_updates_equal_stocks(stock, ours, data, words, request, tmp_path):
             assert_close(got[key], want[key], rtol=0, atol=1e-5, msg=lambda m, k=key: f"{k}: {m}")
 
 
+def gradients_at(built, scale=None):
+    """Return gradients; with a scale those of half precision as fairseq computes them."""
+    model = (built.model if scale is None else built.model.half()).eval()
+    loss, _, _ = built.criterion(model, built.batch(sentences=20))
+    (loss * (scale or 1)).backward()
+    return {name: p.grad.double() / (scale or 1) for name, p in model.named_parameters()}
+
+
+def error(gradients, want):
+    squares = sum((gradients[name] - want[name]).square().sum() for name in want)
+    return (squares / sum(w.square().sum() for w in want.values())).sqrt().item()
+
+
+def test_half_precision_is_as_accurate_as_stocks(mt_data):
+    exact = gradients_at(build(mt_data, "transformer_tiny", *STOCK))
+    stock = gradients_at(build(mt_data, "transformer_tiny", *STOCK), 128)
+    ours = gradients_at(build(mt_data, "transformer_softmax_tiny", *SMOOTH), 128)
+    assert error(ours, exact) < 1.5 * error(stock, exact)
+
+
 # -- the LSTM, whose output layer has another name -----------------------------------------------
 
 
@@ -139,7 +159,7 @@ def test_stock_starts_from_our_softmax_and_a_new_head_does_not_translate(mt_data
 MOS, MOC, MIXTAPE, GSS = (
     [f"transformer_{token}_tiny"] for token in ("mos", "moc", "mixtape", "gss")
 )
-SOFTMAX = ["transformer_softmax_tiny"]
+SOFTMAX, SIGSOFTMAX = ["transformer_softmax_tiny"], ["transformer_sigsoftmax_tiny"]
 PLIF = ["transformer_plif_tiny", "--head-plif-knots", 5]
 LEARNED = [*GSS, "--head-gss-learn"]
 
@@ -149,9 +169,13 @@ LEARNED = [*GSS, "--head-gss-learn"]
     [
         (MOS, MOC, "--head mos there, moc in the model"),
         (GSS, SOFTMAX, "--head-pointwise gss there, identity in the model"),
+        (SIGSOFTMAX, MOS, "--head softmax there, mos in the model"),
+        ([*MOS, "--head-pointwise", "sigsoftmax"], MOS, "--head-pointwise sigsoftmax there"),
         ([*GSS, "--head-gss-c", -1], GSS, "--head-gss-c -1.0 there, -1.5 in the model"),
+        (GSS, [*GSS, "--head-gss-k", 2], "--head-gss-k 2.5 there, 2.0"),
         ([*PLIF, "--head-plif-bound", 10], PLIF, "--head-plif-bound 10.0 there, 20.0"),
         (MIXTAPE, [*MIXTAPE, "--head-gate-weight-norm", 1], "--head-gate-weight-norm 0.0 there"),
+        ([*MOS, "--head-context-scale", 2], MOS, "--head-context-scale 2.0 there, 1.0"),
         # a softmax, or the same function
         *((SOFTMAX, new, None) for new in (SOFTMAX, MOC, GSS, PLIF, MIXTAPE)),
         ([*MOS, "--head-dropout", 0.5], MOS, None),

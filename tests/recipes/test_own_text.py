@@ -163,3 +163,15 @@ def test_language_models_are_scored_with_the_unigram_beside_them(timetable, tmp_
     record = json.loads((tmp_path / "own_language_model" / "a" / "results.json").read_text())
     assert {"test_perplexity", "test_unigram_perplexity"} <= record["metrics"].keys()
     assert record["ledger"]["evaluate"]["test"]["left out"] == {}
+
+
+@pytest.mark.parametrize(("data", "name"), [
+    (".", "my text-en-de/mos"), ("../my text/", "my text-en-de/mos"), ("new", "new-en-de/mos"),
+    ("../my text/a.txt", "a-en-de/mos"),
+])  # fmt: skip
+def test_a_run_is_named_after_its_text_however_its_folder_is_written(tmp_path, data, name):
+    folder, script = tmp_path / "my text", tmp_path / "run.sh"
+    folder.mkdir()
+    values = f"data='{data}' source=en target=de conf=mos sizes=sizes"
+    script.write_text(f'{OWN_TEXT}highrank() {{ :; }}; {values}; read_own_text; echo "$name"')
+    assert run(["bash", script], folder=folder).stdout == f"{name}\n"

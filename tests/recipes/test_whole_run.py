@@ -109,3 +109,17 @@ def test_a_recipe_submits_its_training_to_slurm_and_continues_after_the_job(tmp_
     record = json.loads((tmp_path / "exp" / NAME / "a" / "results.json").read_text())
     assert record["train"]["updates"] > 0  # which only the log of the job's first process tells
     assert stages_done(run(command, **path)) == []
+
+
+def test_changed_options_repeat_the_stages_that_depend_on_them(whole):
+    """The beam changes the translations; measures that are asked for are in the record."""
+    changed = run(whole.start(generate__beam=2, spectrum__tokens=200))
+    assert stages_done(changed) == [5, 6]
+    record = json.loads((whole.run_dir / "results.json").read_text())
+    assert record["config"]["generate"]["beam"] == 2
+    metrics = record["metrics"]
+    assert 1 <= metrics["test_rank"] <= 200
+    assert record["signatures"]["test_rank"].startswith("press|contexts:200|")
+    left_out = record["ledger"]["spectrum"]["test.de"]["left out"]
+    counted = record["ledger"]["data-bin"]["test.de"]["out"]
+    assert left_out == {"after --tokens": {"tokens": counted["tokens"] - 200}}

@@ -120,12 +120,25 @@ def test_each_dropout_acts_in_its_place_and_is_locked(tokens):
     assert torch.equal(seen[1][0], seen[0][1])
 
 
+def test_names_of_parameters_are_public_and_half_precision_keeps_its_type(tokens):
+    out = trunk(torch.bfloat16, **RATES)(tokens)
+    assert out.features.dtype == out.state[0][0].dtype == torch.bfloat16
+    names = [name for name, _ in trunk().named_parameters()]
+    own = ["weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"]
+    assert names == ["embed.weight", *(f"layers.{i}.{name}" for i in range(3) for name in own)]
+    assert list(trunk().state_dict()) == names
+
+
 def test_values_tokens_and_states_that_do_not_fit_are_refused(tokens):
     for options, message in (
         ({"embed_dim": 0}, "embed_dim must be at least 1, got 0"),
+        ({"layers": 0}, "layers must be at least 1, got 0"),
+        ({"last_hidden_size": 0}, "last_hidden_size must be at least 1"),
         ({"wdrop": 1.0}, r"wdrop must lie in \[0, 1\), got 1"),
+        ({"dropouti": -0.1}, r"dropouti must lie in \[0, 1\)"),
         ({"dropoute": float("nan")}, "dropoute .*nan"),
         ({"embed_noise": -1.0}, "embed_noise must be at least 0, got -1"),
+        ({"dropoutl": 0.3}, "unexpected keyword argument 'dropoutl'"),
     ):
         with pytest.raises((ValueError, TypeError), match=message):
             AWDLSTM(WORDS, **options)
@@ -134,6 +147,23 @@ def test_values_tokens_and_states_that_do_not_fit_are_refused(tokens):
                   (tokens, model.initial_state(STREAMS + 1))):  # fmt: skip
         with pytest.raises((RuntimeError, ValueError, IndexError)):
             model(*wrong)
+
+
+@pytest.mark.gpu
+def test_cuda_gives_the_same_values_and_gradients(tokens, monkeypatch):
+    # the default would round factors to 10 bits
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    model = trunk(torch.float32, **RATES).eval()
+    want = model(tokens).features
+    want.sum().backward()
+    gradients = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    got = model.cuda()(tokens.cuda()).features
+    got.sum().backward()
+    torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-5)
+    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+        torch.testing.assert_close(parameter.grad.cpu(), gradient, rtol=1e-3, atol=1e-4)
+    assert not torch.equal(*(seeded(model.train(), tokens.cuda(), s).features for s in (5, 6)))
 
 
 def test_training_drops_the_recurrent_matrix_and_evaluation_is_torchs_lstm():
