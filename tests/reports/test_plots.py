@@ -2,7 +2,6 @@
 
 import math
 from base64 import b64decode
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -13,7 +12,7 @@ from highrank_plugins.heads import head_names, pointwise_names
 from highrank_plugins.reports import plots
 from highrank_plugins.results.comparison import compare_records
 from tests.cli import highrank
-from tests.results.test_comparison import write
+from tests.results.test_comparison import change, write
 
 CURVES = Lines({"one": ([1, 2, 3], [1, 10, 100]), "&": ([1, 3], [2, 2])}, "A < B", ("x", "y"))
 SHARES = Bars({"mean": {"a": 1.0, "b": 4.0}, "top": {"a": 2.0, "b": 3.0}}, "Shares", ("k", "share"))
@@ -93,19 +92,29 @@ def test_layers_have_colours_and_variants_markers_which_values_of_an_option_shar
     assert found["moc_k2"] == found["moc_k15"]
 
 
-def test_runs_are_plotted_with_a_legend_by_height(records, tmp_path):
-    of_option = plots.study_figure(compare_records(records), "head_components")
-    assert of_option.scale == "linear" and of_option.axes[0] == "components K"
-    scatter = plots.study_figure(compare_records(records), "test_rank")
+def test_rank_and_metric_are_plotted_over_an_option(records, tmp_path):
+    rank, perplexity = plots.study_figures(compare_records(records), "head_components")
+    assert rank.scale == "log" and perplexity.scale == "linear"
+    assert rank.axes == ("components K", "rank of the log-probabilities (Press)")
+    assert perplexity.connected == [["mos_k2", "mos_k5"]]
+    assert legend(axes_of(perplexity)) == [
+        "moc_k2",
+        "softmax",
+        "mos",
+    ]  # by height; a curve has its layer
+    (scatter,) = plots.study_figures(compare_records(records), "test_rank")
     assert scatter.scale == "logx" and scatter.axes[1] == "test perplexity (lower is better)"
     assert legend(axes_of(scatter)) == ["moc_k2", "softmax", "mos_k2", "mos_k5"]
-    joined = replace(scatter, connected=[["mos_k2", "mos_k5"]])
-    assert legend(axes_of(joined)) == ["moc_k2", "softmax", "mos"]  # a curve has its layer
+    for path in records[:2]:  # a baseline without the option is a line across
+        change(path, config={"train": {"arch": "softmax"}})
     mine = [path.rename(path.with_name(f"a$b-{n}.json")) for n, path in enumerate(records[-2:])]
-    scatter = plots.study_figure(compare_records(mine), "test_rank")
-    assert legend(axes_of(scatter)) == [r"a\$b"]
-    plots.draw(tmp_path / "new" / "a.svg", scatter)
-    assert "<!-- a$b -->" in (tmp_path / "new" / "a.svg").read_text()
+    assert legend(axes_of(plots.study_figures(compare_records(mine), "test_rank")[0])) == [r"a\$b"]
+    records[-2:] = mine
+    rank, perplexity = plots.study_figures(compare_records(records), "head_components")
+    assert "softmax" not in perplexity.groups and rank.levels == {"softmax": 11.5}
+    assert perplexity.levels == {"softmax": pytest.approx(60.15)}
+    plots.draw(tmp_path / "new" / "a.svg", rank, perplexity)
+    assert "<!-- softmax -->" in (tmp_path / "new" / "a.svg").read_text()
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["a.svg"]
 
 
