@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 from fairseq import checkpoint_utils
-from fairseq.data import data_utils, token_block_dataset
+from fairseq.data import bucket_pad_length_dataset, data_utils, token_block_dataset
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.distributed.utils import _split_tensors_from_obj
 from fairseq.nan_detector import NanDetector
@@ -130,12 +130,15 @@ def test_the_module_with_the_invalid_gradient_is_named(caplog):
     assert not any(m._forward_hooks or m._backward_hooks for m in model.modules())
 
 
-def test_the_break_mode_eos_works():
+def test_the_break_mode_eos_and_buckets_work():
     sentences = [torch.tensor([4, 5, 2]), torch.tensor([6, 2])]
     blocks = token_block_dataset.TokenBlockDataset(
         sentences, [3, 2], block_size=None, pad=1, eos=2, break_mode="eos"
     )
     assert [block.tolist() for block in blocks] == [[4, 5, 2], [6, 2]]
+    sizes = [1, 1, 2, 3, 5, 8, 13, 21]
+    buckets = bucket_pad_length_dataset.get_buckets(sizes, 3)
+    assert buckets.tolist() == data_utils.get_buckets(sizes, 3).tolist() == [2, 5, 21]
 
 
 # -- safe_globals --
