@@ -89,7 +89,7 @@ def test_the_error_about_a_foreign_option_lists_the_options_of_the_head():
     own, remedy = str(refused.value).partition("it has ")[2].split(". ")
     listed = set(own.split(", "))
     common = """--head --head-pointwise --head-vocabulary --head-embed-dim --head-bias --head-loss
-        --head-loss-memory --head-monitor --head-z-loss
+        --head-loss-filter --head-loss-memory --head-monitor --head-z-loss
         --head-adam-lr"""
     mos = {"--head-components", "--head-context-scale", "--head-dropout"}
     assert listed == {*common.split(), *mos}
