@@ -227,6 +227,9 @@ def test_a_mistake_in_a_table_of_sizes_is_named_with_its_line(tmp_path, old, new
     assert message in str(error.value)
     with pytest.raises(UserError, match=r"sizes.yaml: tiny: words is missing"):
         choose_size(table, counted(3000), "auto", "words")
+    changed.write_text("{}\n")
+    with pytest.raises(UserError, match=r"sizes.yaml: has no sizes"):
+        choose_size(changed, counted(3000), "auto")
 
 
 def test_a_short_stream_of_words_warms_up_in_a_quarter_of_its_updates():
