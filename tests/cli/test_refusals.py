@@ -18,6 +18,7 @@ REFUSED = [
     ("list heads --user-dir data", "--user-dir data: no __init__.py there; name the folder of"),
     (f"{CONFIGURE} --set user_dir=none", "train.user_dir: 'none' is not a folder in "),
     (f"{CONFIGURE} --set user_dir=data", "train.user_dir data: no __init__.py there; name the f"),
+    ("list", "Missing argument 'what'. Choose from: archs, heads, recipes"),
     ("doctor --fault", "--faults"),
     ("doctor .", "no effect without --faults"),
     ("doctor --output numbers.json", "numbers.json has no effect without --numbers"),

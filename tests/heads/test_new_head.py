@@ -118,7 +118,7 @@ def test_an_argument_that_is_called_name_is_refused():
     class Named:
         def __init__(self, name: str = "a"): ...
 
-    with pytest.raises(ValueError, match="^head 'named' of class Named: the argument name of its"):
+    with pytest.raises(ValueError, match=r"^head 'named' of class Named: the argument name of its"):
         Registry("head").register("named")(Named)
 
 
