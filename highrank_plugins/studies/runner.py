@@ -259,6 +259,9 @@ def array_script(
     try:
         for name in given:
             batch_job.parsed(f"--{name}" if re.fullmatch("[a-z-]+", name) else "")
+        if "time" in given and "signal" not in given:
+            name = "time"
+            batch_job.check_time_limit(as_word(given[name]), GRACE)
     except ValueError as error:
         raise ValueError(f"{study.file}: slurm: {name}: {error}") from None
     options = {
