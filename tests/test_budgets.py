@@ -24,7 +24,7 @@ BUDGETS: dict[str, int] = {
     "criterions": 258,
     "data": 2036,
     "evaluation": 269,
-    "heads": 2903,
+    "heads": 2905,
     "hooks": 2592,
     "huggingface": 681,
     "inference": 1025,
@@ -35,13 +35,13 @@ BUDGETS: dict[str, int] = {
     "own_layers": 803,
     "reports": 1813,
     "results": 2124,
-    "studies": 2331,
+    "studies": 2334,
     "tasks": 523,
     "top": 70,
-    "training": 2148,
+    "training": 2170,
     "trunks": 331,
 }
-LINES_OF_TESTS = 34785
+LINES_OF_TESTS = 34797
 
 
 @pytest.fixture(scope="module")
