@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
 
 from highrank_plugins.common.formatting import Scatter
-from highrank_plugins.reports.plots import STYLE, draw, draw_figure, study_figure
+from highrank_plugins.reports.plots import STYLE, draw, draw_figure, study_figures
 from highrank_plugins.results.comparison import compare_records
 
 ROOT = Path(__file__).parents[1]
@@ -29,7 +29,8 @@ INK, PALE = "#1f2933", "#eef2f6"
 def study(name: str, metric: str, x: str) -> Scatter:
     """Return the metric of the systems of a study over `x`."""
     records = sorted((RECORDS / name).glob("*.json"))
-    return study_figure(compare_records(records, metric), x)
+    (figure,) = study_figures(compare_records(records, metric), x)
+    return figure
 
 
 def draw_overview(path: Path) -> None:

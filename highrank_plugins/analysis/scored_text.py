@@ -73,7 +73,7 @@ def bleu_tokens(references: Sequence[str], chosen: Tokens | None = None) -> Toke
 
 
 def require_joined(hypotheses: Sequence[str], references: Sequence[str]) -> None:
-    """Refuse text in pieces, tokens or characters, or with marks."""
+    """Refuse text in pieces, tokens or characters, or with marks; say it if text is missing."""
     _require_words(hypotheses, references)
     for pattern in (*PIECES, *_NO_TEXT):
         sides = [list(filter(None, (re.search(pattern, line) for line in side)))
@@ -94,6 +94,13 @@ def require_joined(hypotheses: Sequence[str], references: Sequence[str]) -> None
             logger.warning(
                 "%d of %d references have %r, %d of the translations: score against raw references",
                 theirs, len(references), sides[1][0][0][:40], ours)  # fmt: skip
+    lost = sum(not line.strip() for line in hypotheses)
+    letters = [len("".join("".join(side).split())) for side in (hypotheses, references)]
+    is_short = len(hypotheses) == len(references) and 5 * letters[0] < 4 * letters[1]
+    if is_short or lost > sum(not line.strip() for line in references):
+        logger.warning(
+            "the translations have %.0f %% of the references' characters; %d of %d are empty",
+            100 * letters[0] / max(letters[1], 1), lost, len(hypotheses))  # fmt: skip
 
 
 def _require_words(hypotheses: Sequence[str], references: Sequence[str]) -> None:

@@ -248,7 +248,7 @@ def main(command: Any = None, name: str = "highrank") -> None:
                 error.show()
             else:
                 path = error.ctx.command_path if error.ctx else name
-                said = error.format_message().removesuffix(".")
+                said = " ".join(error.format_message().split()).removesuffix(".")
                 typer.echo(f"{path}: {said}; see {path} --help", err=True)
         except typer.Abort:
             code = 1

@@ -53,8 +53,8 @@ class CompareOptions(BlockOptions):
     plot: Path | None = option(None, "Also draw the metric over --x (.png, .svg, .pdf).")
     x: str | None = option(
         None,
-        "Horizontal axis of --plot: parameters (default), words_per_second, a metric, or an option "
-        "of train. With --y: the first metric (default: test_rank).",
+        "Horizontal axis of --plot: parameters (default), words_per_second (default without "
+        "them), a metric, or an option of train. With --y: the first metric (default: test_rank).",
     )
     y: str | None = option(None, "Correlate this metric with --x over models, and test nothing.")
     within: str | None = option(None, "Use only models whose --y lies in LOW,HIGH: 56.6,57.6.")
@@ -98,7 +98,7 @@ def compare(records: _Records, options: CompareOptions) -> None:
     else:
         compared = _compared(records, options)
         if options.plot is not None:
-            plots.draw(options.plot, plots.study_figure(compared, options.x or "parameters"))
+            plots.draw(options.plot, *plots.study_figures(compared, options.x))
         judged = None if options.paper is None else (options.paper, options.task)
         tables = comparisons.comparison_tables(compared, paper=judged)
     whole = options.all_tests or options.format == "csv"

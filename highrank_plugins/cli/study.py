@@ -24,7 +24,7 @@ from highrank_plugins.studies.definition import Study, first_seeds, read_study, 
 from highrank_plugins.studies.ladder import check_tokens, read_ladder
 from highrank_plugins.studies.members import NOT_RUN, PreparedMember, prepare, study_folder
 from highrank_plugins.studies.rates import trials_of, tuned, untried
-from highrank_plugins.studies.runner import array_script, claim, run_members, slots
+from highrank_plugins.studies.runner import array_script, check_machine, claim, run_members, slots
 from highrank_plugins.studies.table import write_tables
 from highrank_plugins.training.launch.batch_job import check_characters, submit
 
@@ -222,16 +222,19 @@ def _run(
             if only in {one.name for one in read.members}:
                 raise ValueError(f"--only {only}: waits for the trials of rates: {names}")
             raise ValueError(f"--only {only}: no such member; the members are {names}")
+        check_machine([one for one in known if one.seed == chosen.seed])
         run_members([chosen], folder / "logs", environments, _say)
         raise typer.Exit(1 if chosen.problem() else 0)
     # a running study keeps its lock, which a table so far does not need
     lock = held(folder / ".lock", f"folder {folder}", "run of this study")
     with nullcontext() if table else lock:
         if trials and not table:
+            check_machine(trials)
             run_members(trials, folder / "logs", environments, _say)
         read = tuned(read, trials)
         members = prepare(read, exp_dir)
         if not table:
+            check_machine([*trials, *members])  # nodes of SLURM may have more cores
             run_members(members, folder / "logs", environments, _say)
         tables = write(read, members, folder)
         _say(f"table: {folder / 'table.md'}, {folder / 'table.csv'}")

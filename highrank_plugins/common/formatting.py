@@ -93,6 +93,8 @@ class Scatter:
     axes: tuple[str, str]
     scale: str = "linear"
     connected: Sequence[Sequence[str]] = ()  # systems of one layer: a line joins their means
+    # system without a place along x → its y, a line across the figure
+    levels: Mapping[str, float] = field(default_factory=dict)
 
 
 Figure: TypeAlias = Lines | Bars | Scatter

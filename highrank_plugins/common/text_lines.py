@@ -15,6 +15,7 @@ from highrank_plugins.common.user_error import UserError
 
 MAX_WORDS = 1000  # fairseq's models have 1,024 positions
 MAX_PIECES = 10 * MAX_WORDS
+MOST_TYPES = 1_000_000  # different words that are counted, which bounds the memory
 UNKNOWN = "<unk>"
 # fairseq would take them for its own symbols, the last for what pads its dictionaries
 _RESERVED = re.compile(r"(?<!\S)(?:<s>|<pad>|</s>|madeupword\d{4,})(?!\S)")
@@ -176,14 +177,17 @@ def check_texts(paths: Sequence[Path], rules: TextRules = TextRules()) -> int:
 
 def counts_of(path: Path) -> str:
     """Return how many lines, words and different words a text has, and its longest line."""
-    lengths, types = [0], set[bytes]()
+    lines, tokens, longest, types = 0, 0, 0, set[bytes]()
     for _, line in byte_lines(path):
         words = line.split()
-        lengths.append(len(words))
-        types.update(words)
+        lines += 1
+        tokens, longest = tokens + len(words), max(longest, len(words))
+        if len(types) < MOST_TYPES:
+            types.update(words)
+    more = "over " if len(types) >= MOST_TYPES else ""
     return (
-        f"{len(lengths) - 1:,} lines, {sum(lengths):,} words of {len(types):,} types, "
-        f"the longest line has {max(lengths):,}"
+        f"{lines:,} lines, {tokens:,} words of {more}{len(types):,} types, the longest line has "
+        f"{longest:,}"
     )
 
 

@@ -133,7 +133,7 @@ def _download(url: str, part: Path, size: int | None, resumes: bool) -> bool:
                 file.truncate(0)
             before = _size(file)
             try:
-                return _transfer(url, file) or size is not None
+                return _transfer(url, file, size) or size is not None
             except _PASSING as error:
                 failures = 1 if resumes and _size(file) > before else failures + 1
                 code = error.code if isinstance(error, urllib.error.HTTPError) else 500
@@ -168,7 +168,7 @@ def _size(file: IO[bytes]) -> int:
     return os.fstat(file.fileno()).st_size
 
 
-def _transfer(url: str, file: IO[bytes]) -> bool:
+def _transfer(url: str, file: IO[bytes], size: int | None) -> bool:
     """Receive the rest of a file; return whether its length is known."""
     have = _size(file)
     headers = {"Range": f"bytes={have}-"} if have else {}
@@ -188,19 +188,25 @@ def _transfer(url: str, file: IO[bytes]) -> bool:
             file.truncate(0)
         if start not in (0, have):
             raise _Interrupted(f"the server did not continue at byte {have}")
-        return _receive(answer, file, start)
+        return _receive(answer, file, start, size)
 
 
-def _receive(answer: http.client.HTTPResponse, file: IO[bytes], start: int) -> bool:
+def _receive(
+    answer: http.client.HTTPResponse, file: IO[bytes], start: int, size: int | None
+) -> bool:
     """Append a response, which begins at byte `start`; return whether it stated its length."""
     from tqdm import tqdm
 
     length = answer.headers.get("Content-Length")
     total = start + int(length) if length else None
+    most = size or total
     with tqdm(
         total=total, initial=start, unit="B", unit_scale=True, desc="download", **bar_options()
     ) as bar:
         while block := answer.read(BLOCK):
+            start += len(block)
+            if most is not None and start > most:
+                raise _NotFetched(f"{answer.url}: sends more than the {most:,} bytes of the file")
             file.write(block)
             bar.update(len(block))
     if total is not None and _size(file) < total:

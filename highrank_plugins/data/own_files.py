@@ -166,6 +166,8 @@ def choose_size(
     least as many updates as `epochs` take.
     """
     sizes = validated(RootModel[dict[str, _Size]], read_alone(table)).root
+    if not sizes:
+        raise UserError(f"{table}: has no sizes; name a recipe's table")
     if wanted not in {"auto", *sizes}:
         raise UserError(
             f"--size {wanted}: expected auto, {', '.join(sizes)}{did_you_mean(wanted, sizes)}"

@@ -180,6 +180,13 @@ class OwnText:
         if is_held_out:
             self._held_out.setdefault(key, Counter())[part] += 1
             return KEPT
+        if self.stream and not given:  # training text comes first
+            if part == "train":
+                self._seen.add(key)
+            elif key in self._seen:
+                self._known.add(key)
+                self._held_out.setdefault(key, Counter())[part] += 1
+            return KEPT
         if key in self._held_out and self.overlap == "drop":
             return "in valid or test, too"
         if len(pair) == 2:

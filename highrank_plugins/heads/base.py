@@ -306,6 +306,9 @@ class Head(nn.Module):
             impl: one of `highrank_plugins.losses.IMPLEMENTATIONS`, or "auto", the default.
             memory: bytes that a chunk may take; None chooses.
             accuracy: also return `correct`, where the most probable class is the target.
+            filter_gradients: skip, in the backward products of a chunk, the classes whose gradient
+                is below the resolution of the dtype; `losses.fused.kept_columns` states the bound.
+                Not exact; synchronises with a GPU.
             entropy: also return `entropy`, −Σ_x P_x log P_x in nats.
             z_loss: ζ ≥ 0, the factor of the squared log-sum-exp of f(z), which keeps logits small
                 (PaLM: 1e-4). A Mixture of Softmaxes adds up the squares of its K softmaxes.

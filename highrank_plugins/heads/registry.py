@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from highrank_plugins.common.names import class_of, did_you_mean
+from highrank_plugins.common.names import class_of, did_you_mean, layer_name
 from highrank_plugins.common.torch_state import kept_random_numbers
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads.libraries import evaluating
@@ -119,6 +119,11 @@ class Registry(Generic[T]):
         if not name.isidentifier():
             return ("a name has letters, digits and underscores, and begins with a letter; choose "
                     "another name")  # fmt: skip
+        if "name" in inspect.signature(cls).parameters:
+            return ("the argument name of its constructor is the layer's own name; call the "
+                    "argument otherwise")  # fmt: skip
+        if isinstance(constants := getattr(cls, "constants", None), str):
+            return f"`constants` is text; write a tuple, ({constants!r},)"
         return None
 
     def listen(self, listener: Callable[[], object]) -> None:
@@ -190,9 +195,17 @@ class Registry(Generic[T]):
         A class lists them in `constants`. Of the options that its list does not cover they are all
         that the instance keeps as attributes with plain values.
         """
+        listed = instance.constants or ()
+        for name in listed:
+            if not hasattr(instance, name):
+                raise UserError(
+                    f"{layer_name(instance)}: `constants` of class {type(instance).__name__} lists "
+                    f"{name!r}, but the layer has no such attribute; keep it as self.{name}, or "
+                    "remove it from the list"
+                )
         kept = {name: getattr(instance, name, None) for name in self._uncovered(instance)}
         plain = {name: value for name, value in kept.items() if isinstance(value, PLAIN)}
-        return {name: getattr(instance, name) for name in instance.constants or ()} | plain
+        return {name: getattr(instance, name) for name in listed} | plain
 
     def function(self, instance: Any) -> dict[str, Any]:
         """Return the name of a layer's class, or of the base that has one, and its constants."""

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
 from typing import Any, ClassVar
@@ -201,12 +200,15 @@ class Tiers(Vocabulary):
     def __init__(self, shares: str = "0.1,0.3,0.6", factor: int = 4) -> None:
         super().__init__()
         self.shares, self.factor = str(shares), integer("tiers: factor", factor)
-        found = re.fullmatch(r"[\d.,e+ -]+", self.shares) and [*map(float, self.shares.split(","))]
-        if not found or min(found) <= 0 or abs(sum(found) - 1) > 1e-6:
+        try:
+            found = [*map(float, self.shares.split(","))]
+        except ValueError:
+            found = []
+        if not found or not min(found) > 0 or not abs(sum(found) - 1) <= 1e-6:
             raise ValueError(
                 "tiers: shares: expected numbers above 0 that add up to 1 and cover the "
                 f"vocabulary, such as 0.1,0.3,0.6, got {shares!r}"
-            )
+            ) from None
         self.parts = found
 
     def forward(self, first: Tensor, *factors: Tensor) -> Tensor:

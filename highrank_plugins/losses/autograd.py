@@ -41,10 +41,14 @@ class GradientSum:
         (self.total.copy_ if self.is_empty else self.total.add_)(grad)
         self.is_empty = False
 
-    def add_product(self, grad: Tensor, rows: Tensor) -> None:
-        """Add grad^T @ rows, whose dtype is that of the sum or narrower."""
+    def add_product(self, grad: Tensor, rows: Tensor, kept: Tensor | None = None) -> None:
+        """Add grad^T @ rows, whose dtype is that of the sum or narrower; to rows `kept` of it."""
         total = self.total
-        if rows.dtype == total.dtype:
+        if kept is not None:
+            if self.is_empty:
+                total.zero_()
+            total.index_add_(0, kept, (grad.t() @ rows).to(total.dtype))
+        elif rows.dtype == total.dtype:
             torch.addmm(total, grad.t(), rows, beta=float(not self.is_empty), out=total)
         elif total.dtype != torch.float32 or not products_add_in_float32(total.device):
             self.add(grad.t() @ rows)

@@ -160,20 +160,43 @@ class FusedLoss:
 
     def backward_products(
         self, total: GradientSum | None, grad: Tensor, rows: Tensor, weight: Tensor,
-        factor: Tensor, out: Tensor,
+        factor: Tensor, out: Tensor, filtered: bool = True,
     ) -> None:  # fmt: skip
         """Add grad^T @ (factor rows) to `total`, and write factor (grad @ weight) into `out`.
 
         `rows` and `weight` are in the compute dtype. The factor is 1 if the passes apply it.
+        Classes that the filter leaves out of `grad` [n, M] take part in neither product.
         """
         if grad.dtype != self.compute:
             grad = self._narrow(grad).copy_(grad)
         factor_n1 = None if self.kernels.applies_factor else factor.unsqueeze(-1)
         scaled = rows if factor_n1 is None else (rows * factor_n1).to(rows.dtype)
-        if total is not None:
+        kept = kept_columns(grad) if filtered and self.plan.filter_gradients else None
+        if kept is not None and len(kept) < grad.size(1):
+            grad, weight = grad[:, kept], weight[kept]
+            if total is not None:
+                total.add_product(grad, scaled, kept)
+        elif total is not None:
             total.add_product(grad, scaled)
         found = torch.mm(grad, weight, out=out if out.dtype == self.compute else None)
         copy_unless_same(found if factor_n1 is None else found.mul_(factor_n1), out)
+
+
+def kept_columns(grad: Tensor) -> Tensor:
+    """Return the classes whose gradient in `grad` [n, M] matters in its dtype: int64 indices.
+
+    A class is left out if its entries are at most ε times the largest entry g of the chunk. Here ε
+    is the resolution of the dtype (2^-23 for float32, 2^-7 for bfloat16): added to g, these entries
+    would be rounded away. So the gradient of a row of the vocabulary matrix is off by at most
+    ε g Σ_n |h_n|, the gradient of a context by at most ε g Σ_x |w_x|. If an entry is infinite or
+    NaN, all classes are kept, so that the error stays visible.
+    """
+    if grad.numel() == 0:
+        return torch.arange(grad.size(1), device=grad.device)
+    largest = grad.abs().amax(0)
+    top = largest.max()
+    matters = (largest > torch.finfo(grad.dtype).eps * top) | ~top.isfinite()
+    return matters.nonzero().squeeze(-1)
 
 
 class FusedLogits(FusedLoss):

@@ -199,7 +199,7 @@ class FusedMixtape(FusedLoss):
         found_JNC = torch.empty_like(hidden_JNC)
         self.backward_products(
             self.gates_sum, gates_JNS.flatten(0, 1), hidden_JNC.flatten(0, 1),
-            self.gate_weights_SC, factor, found_JNC.flatten(0, 1),
+            self.gate_weights_SC, factor, found_JNC.flatten(0, 1), filtered=False,
         )  # fmt: skip
         grad_NJC = found_JNC.transpose(0, 1)
         grads["hidden"].copy_(grad_NJC[..., : self.gate_dim])

@@ -210,13 +210,15 @@ def implementation_for(plan: LossPlan) -> str:
         chosen = _auto(plan.head, plan.features)
         message = "The loss of %s is computed by %r (--head-loss auto)."
         _log_once(logging.INFO, layer_name(plan.head), chosen, message)
-    _check_fused(chosen, plan.head)
+    _check_fused(chosen, plan.head, plan.filter_gradients)
     return chosen
 
 
-def check_implementation(impl: str, head: AnyHead, device: torch.device) -> None:
-    """Check that an implementation can compute a head's loss on a device."""
-    _check_fused("chunked" if impl == "auto" and head.fused is None else impl, head)
+def check_implementation(
+    impl: str, head: AnyHead, device: torch.device, filtered: bool = False
+) -> None:
+    """Check that an implementation can compute a head's loss, filtered or not, on a device."""
+    _check_fused("chunked" if impl == "auto" and head.fused is None else impl, head, filtered)
     kernels_of(impl, device, head)
 
 
@@ -247,10 +249,15 @@ def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
         raise ValueError(f"{name}: unknown {value!r}; known: {', '.join(known)}")
 
 
-def _check_fused(impl: str, head: AnyHead) -> None:
+def _check_fused(impl: str, head: AnyHead, filtered: bool) -> None:
     if impl in FUSED and head.fused is None:
         raise ValueError(
             f"impl: {layer_name(head)} has no fused loss; use impl='chunked' (--head-loss chunked)"
+        )
+    if filtered and impl not in ("auto", *FUSED):
+        raise ValueError(
+            f"filter_gradients (--head-loss-filter): implementation {impl!r} computes every "
+            f"gradient; use impl= (--head-loss) {' or '.join(FUSED)}"
         )
 
 

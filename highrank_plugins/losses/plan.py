@@ -65,6 +65,7 @@ class LossOptions(TypedDict, total=False):
     impl: str
     memory: int | None
     accuracy: bool
+    filter_gradients: bool
     entropy: bool
     z_loss: float
     kept_tokens: int | None
@@ -94,6 +95,7 @@ class LossPlan:
     impl: str = "auto"
     memory: int | None = None
     accuracy: bool = False
+    filter_gradients: bool = False
     entropy: bool = False
     z_loss: float = 0.0  # factor of lse², or of Σ_k lse_k² for a mixture
     kept_tokens: int | None = None

@@ -184,7 +184,7 @@ class _Trial:
         given = {"weight": self._draw(self.tokens, head.num_classes).abs() / head.num_classes}
         leading = torch.Size([self.tokens])
         self.plan = replace(
-            plan, head=head, weight=None, ignored=None, memory=None,
+            plan, head=head, weight=None, ignored=None, filter_gradients=False, memory=None,
             soft=None if plan.soft is None else Target(_weighed, given, leading), label=None,
             label_smoothing=max(LEAST, plan.label_smoothing) if plan.smooth else 0.0,
             z_loss=LEAST if plan.z_loss else 0.0, random_state=noise,

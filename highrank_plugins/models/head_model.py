@@ -52,7 +52,7 @@ class HeadModel(TrainingListener):
         memory = cfg.head_loss_memory
         self.loss_options = {
             "impl": cfg.head_loss, "memory": None if memory is None else memory * 2**20,
-            "z_loss": cfg.head_z_loss,
+            "filter_gradients": cfg.head_loss_filter, "z_loss": cfg.head_z_loss,
         }  # fmt: skip
         if cfg.head_monitor:
             self.monitor = HeadMonitor(self.head, cfg.head_monitor)
@@ -102,7 +102,7 @@ class HeadModel(TrainingListener):
             how = how | {"impl": losses.implementation_here(impl, device), "z_loss": 0.0}
         elif self.loss_checked_on != device:
             try:
-                losses.check_implementation(impl, self.head, device)
+                losses.check_implementation(impl, self.head, device, how["filter_gradients"])
             except ValueError as error:
                 message = str(error).removeprefix("impl: ")
                 raise UserError(f"--head-loss {impl}: {message}") from error

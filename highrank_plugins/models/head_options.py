@@ -58,6 +58,9 @@ class HeadOptions(FairseqDataclass):
     head_loss_memory: Optional[int] = described(
         "memory for a chunk of the loss in MiB (default: chosen)"
     )
+    head_loss_filter: bool = described(
+        "leave out gradients that their dtype would round away (not exact)", False
+    )
     head_z_loss: float = described(
         "weight of the squared log-sum-exp of each token's logits (mos: of each of its "
         "K softmaxes) in the training loss, which keeps logits small; PaLM: 1e-4 (default: 0)",

@@ -49,7 +49,7 @@ def checked_implementation(plan: Any, chosen: str, compute: Compute) -> str:
     if not plan.features.numel() or plan.head.num_classes == 1 or _trying.get():
         return chosen
     asked = (chosen, plan.falls_back, plan.reduction, plan.smooth, plan.z_loss > 0,
-             plan.accuracy or plan.entropy,
+             plan.accuracy or plan.entropy, plan.filter_gradients,
              torch.is_grad_enabled(), plan.features.dtype)  # fmt: skip
     verdicts = _verdicts.setdefault(plan.head, {})
     functions: list[object] = []  # kept with the verdict, so that no other takes the place of one
@@ -88,6 +88,8 @@ def _verdict(plan: Any, chosen: str, compute: Compute) -> str:
                 return impl, ""
             if plan.falls_back:
                 logger.warning("%s: %s under --head-loss %s", title(plan.head), difference, impl)
+            if plan.filter_gradients:
+                break  # no other implementation filters
         return impl, difference
 
     recorded = inner_graph(torch.is_grad_enabled())

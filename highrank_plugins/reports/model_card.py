@@ -44,7 +44,13 @@ for.
 """
 
 _UNCUT = "The text must be split into words or pieces like the training text."
-_WHOLE = "The command takes text as people write it, a sentence per line."
+_CUTS = "The command takes text as people write it, a sentence per line, and splits it into pieces "
+_CUTS += "as the training text was split: {steps}."
+_STEPS = {
+    "sentencepiece": "white space is folded, then the model of SentencePiece is applied",
+    "subword_nmt": "white space is folded, punctuation is normalised and tokens are split as Moses "
+    "does it, then the codes are applied",
+}
 
 
 def model_card(
@@ -72,7 +78,9 @@ def model_card(
         rows="\n".join(f"| {cell(key)} | {cell(_shown(value))} |" for key, value in shown),
         version=config["versions"]["highrank_plugins"],
         command=_code(_command(name, cfg, piece_options)),
-        text=_UNCUT if _scores_only(task) or not piece_options else _WHOLE,
+        text=_UNCUT
+        if _scores_only(task) or not piece_options
+        else _CUTS.format(steps=_STEPS[dict(piece_options)["--bpe"]]),
         dictionaries=", ".join(f"`{_code(path.name)}`" for path in dictionaries),
     )
 

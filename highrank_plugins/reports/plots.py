@@ -166,7 +166,7 @@ def _draw_scatter(plot: Any, figure: Scatter) -> None:
     """Draw runs faintly, and their mean with the deviations of both axes; the legend is beside."""
     markers = markers_of(list(figure.groups))
     connected = {name for names in figure.connected for name in names}
-    heights: dict[str, float] = {}  # by label
+    heights = {_literal(name): y for name, y in figure.levels.items()}  # by label
     for name, runs in figure.groups.items():
         colour, marker = colour_of(name), markers[name]
         x, y = _middle(runs)
@@ -184,6 +184,10 @@ def _draw_scatter(plot: Any, figure: Scatter) -> None:
         layer = layer_of(names[0])
         plot.plot(xs, ys, "-", color=colour_of(names[0]), linewidth=1, zorder=1, label=layer)
         heights[layer] = ys[-1]
+    for name, y in figure.levels.items():
+        plot.axhline(
+            y, color=colour_of(name), linestyle="--", linewidth=1, zorder=1, label=_literal(name)
+        )
     whole = all(float(x).is_integer() for runs in figure.groups.values() for x, _ in runs)
     if whole and plot.get_xscale() == "linear":
         plot.xaxis.get_major_locator().set_params(integer=True)  # no half component
@@ -228,25 +232,52 @@ def save(figure: Any, path: Path) -> None:
     part.replace(path)
 
 
-def study_figure(compared: Compared, x: str) -> Scatter:
-    """Return the tested metric of each run over `x`."""
-    groups: Groups = {}
-    for system in compared.systems:
-        pairs = [(run.number(x), run.record["metrics"].get(compared.metric)) for run in system.runs]
-        if found := [(a, b) for a, b in pairs if a is not None and b is not None]:
-            groups[system.name] = found
-    if not groups:
-        raise ValueError(
-            f"--x {x}: expected parameters, words_per_second, a metric or an option of train "
-            f"that records with {compared.metric} have"
-        )
-    return scatter(groups, x, compared.metric)
+def study_figures(compared: Compared, x: str | None) -> list[Scatter]:
+    """Return a figure of the tested metric over `x`; over an option, also one of the rank."""
+    runs = [run for system in compared.systems for run in system.runs]
+    if x is None:
+        known = any(run.cost("parameters") is not None for run in runs)
+        x = "parameters" if known else "words_per_second"
+    is_option = not any(x in run.record[of] for run in runs for of in ("metrics", "train"))
+    metrics = {compared.metric: None}
+    if is_option and any(run.number("test_rank") is not None for run in runs):
+        metrics = {"test_rank": None} | metrics
+    figures = []
+    for metric in metrics:
+        groups: Groups = {}
+        for system in compared.systems:
+            pairs = [(run.number(x), run.record["metrics"].get(metric)) for run in system.runs]
+            if found := [(a, b) for a, b in pairs if a is not None and b is not None]:
+                groups[system.name] = found
+        if not groups:
+            raise ValueError(
+                f"--x {x}: expected parameters, words_per_second, a metric or an option of train "
+                f"that records with {metric} have"
+            )
+        more = _layers(compared, groups, metric) if is_option else {}
+        figures.append(scatter(groups, x, metric, **more))
+    return figures
 
 
-def scatter(groups: Mapping[str, Sequence[Any]], x: str, y: str) -> Scatter:
+def scatter(groups: Mapping[str, Sequence[Any]], x: str, y: str, **more: Any) -> Scatter:
     """Return two numbers of runs by system; ranks and parameters span magnitudes."""
     of = metric_named(x), metric_named(y)
     scale = {(1, 1): "loglog", (1, 0): "logx", (0, 1): "log"}.get((of[0].is_wide, of[1].is_wide))
     better = {1: " (higher is better)", -1: " (lower is better)"}.get(of[1].better, "")
     axes = (of[0].label, of[1].label + better)
-    return Scatter(groups, f"{of[1].label} over {of[0].label}", axes, scale or "linear")
+    return Scatter(groups, f"{of[1].label} over {of[0].label}", axes, scale or "linear", **more)
+
+
+def _layers(compared: Compared, groups: Groups, metric: str) -> dict[str, Any]:
+    """Return what a figure over an option shows: a line for each layer, the baseline's level."""
+    layers: dict[str, list[str]] = {}
+    for name in sorted(groups, key=lambda name: groups[name][0][0]):
+        layers.setdefault(layer_of(name), []).append(name)
+    return {
+        "connected": [names for names in layers.values() if len(names) > 1],
+        "levels": {  # the baseline may lack the option, as a softmax lacks components
+            system.name: mean(values)
+            for system in compared.systems
+            if system.name == compared.baseline not in groups and (values := system.values(metric))
+        },
+    }

@@ -15,7 +15,7 @@ import yaml
 
 from highrank_plugins.common.blocks import ConfigurationError, read_tree
 from highrank_plugins.common.files import CODE, checksum, files_digest, write_text
-from highrank_plugins.common.provenance import PACKAGES
+from highrank_plugins.common.provenance import PACKAGES, machine_kind
 from highrank_plugins.data.corpora.word_corpora import PTB, WIKITEXT2
 from highrank_plugins.results.doubts import flat_settings
 from highrank_plugins.results.record import RESULTS, load_record
@@ -78,6 +78,11 @@ class PreparedMember:
             raise ValueError(
                 f"{error}; or delete {self.run_dir}, and the study runs {self.name} again"
             ) from None
+
+    def machine(self) -> str:
+        """Return the kind of machine that ran it; empty if it is not done or does not say."""
+        record = load_record(self.record, finite=False) if self.is_done() else {}
+        return machine_kind(record.get("hardware", {}))
 
     def problem(self) -> str | None:
         """Return why a table cannot show it: not run, failed or diverged; None if it can."""

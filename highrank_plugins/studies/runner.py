@@ -17,6 +17,7 @@ from pathlib import Path
 from highrank_plugins.common import stop_request
 from highrank_plugins.common.files import open_own, require_space, write_text
 from highrank_plugins.common.processes import usable_cores
+from highrank_plugins.common.provenance import hardware, machine_kind
 from highrank_plugins.results.record import RESULTS
 from highrank_plugins.studies.definition import Study, as_word
 from highrank_plugins.studies.members import DIVERGED, PreparedMember
@@ -187,6 +188,19 @@ def in_use(run_dir: Path) -> bool:
     return False
 
 
+def check_machine(members: Sequence[PreparedMember]) -> None:
+    """Refuse to run a seed on another kind of machine than its other members: seeds are blocks."""
+    waiting = {member.seed for member in members if not member.is_done()}
+    done = [one for one in members if one.seed in waiting and one.machine()]
+    here = machine_kind(hardware()) if done else ""
+    for one in done:
+        if here and one.machine() != here:
+            raise ValueError(
+                f"{one.name} ran on {one.machine()}, and this machine is {here}: one seed has "
+                "other numbers on each; resume there, or take another --exp-dir"
+            )
+
+
 def _elsewhere(
     waiting: list[PreparedMember], told: set[str], say: Callable[[str], None]
 ) -> list[PreparedMember]:
@@ -245,6 +259,9 @@ def array_script(
     try:
         for name in given:
             batch_job.parsed(f"--{name}" if re.fullmatch("[a-z-]+", name) else "")
+        if "time" in given and "signal" not in given:
+            name = "time"
+            batch_job.check_time_limit(as_word(given[name]), GRACE)
     except ValueError as error:
         raise ValueError(f"{study.file}: slurm: {name}: {error}") from None
     options = {

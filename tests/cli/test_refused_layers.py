@@ -24,6 +24,7 @@ BROKEN = {
         f"the default {default}": ("c: float = 30.0", default, f"{ARCSINH} the argument c .* needs")
         for default in ("c: float", "c=None", "c=float('inf')", "c=[30.0]")
     },
+    "text as constants": ("asinh(z / c).", '"""; constants = "c"; """', rf"{ARCSINH} .*\('c',\)"),
     "a missing argument of all layers": (
         " embed_dim=None, weight=None,", "", f"{COOLED} its constructor lacks embed_dim, weight, w"
     ),

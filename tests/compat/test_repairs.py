@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from fairseq import checkpoint_utils
-from fairseq.data import data_utils, token_block_dataset
+from fairseq.data import bucket_pad_length_dataset, data_utils, token_block_dataset
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.distributed.utils import _split_tensors_from_obj
 from fairseq.optim.amp_optimizer import AMPOptimizer
@@ -100,12 +100,15 @@ def test_a_diverged_translator_is_reported(data, tmp_path):
         train(data, tmp_path, max_update=9, lr="1e30")
 
 
-def test_the_break_mode_eos_works():
+def test_the_break_mode_eos_and_buckets_work():
     sentences = [torch.tensor([4, 5, 2]), torch.tensor([6, 2])]
     blocks = token_block_dataset.TokenBlockDataset(
         sentences, [3, 2], block_size=None, pad=1, eos=2, break_mode="eos"
     )
     assert [block.tolist() for block in blocks] == [[4, 5, 2], [6, 2]]
+    sizes = [1, 1, 2, 3, 5, 8, 13, 21]
+    buckets = bucket_pad_length_dataset.get_buckets(sizes, 3)
+    assert buckets.tolist() == data_utils.get_buckets(sizes, 3).tolist() == [2, 5, 21]
 
 
 # -- safe_globals --

@@ -150,6 +150,7 @@ PAGE = r"a web page \(a login\?\)"
         ({"content": b"\xef\xbb\xbf<!-- a --><html><p>Sign in</p>"}, {}, PAGE),
         ({"content": b""}, {}, "it is empty"),
         ({"lengths": False}, {}, "did not state its length"),
+        *(({"lengths": known}, {"size": 1000}, "more than the 1,000 bytes") for known in (0, 1)),
         ({}, {"size": len(CONTENT) + 1}, "has 700,001 bytes but should have 700,002"),
         ({}, {"md5": "0" * 32}, f"its md5 is .* but should be {'0' * 32}"),
     ],
@@ -161,6 +162,8 @@ def test_another_file_is_neither_taken_nor_recorded(
     with pytest.raises(UserError, match=problem):
         fetch(server.url, output, ledger=tmp_path / "sums", **options)
     assert not (tmp_path / "sums").exists() and not output.exists()
+    part = output.with_name(f"{output.name}.part")
+    assert not part.exists() or part.stat().st_size <= options.get("size", 10**6)
 
 
 @pytest.mark.parametrize(

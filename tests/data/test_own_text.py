@@ -100,18 +100,21 @@ def test_a_stream_is_split_by_place_and_rare_words_become_unknown_in_all_parts(t
     def taken(text):
         (tmp_path / "book.txt").write_text(text)
         out = tmp_path / f"out{len(text)}"
-        own, _ = take(tmp_path / "book.txt", out, endings=("txt",), stream=True, words=True)
-        return out, own
+        own, said = take(tmp_path / "book.txt", out, endings=("txt",), stream=True, words=True)
+        return out, own, said
 
-    out, own = taken(lines(2000, "word") + "a strange last line\n")
+    out, own, _ = taken(lines(2000, "word") + "a strange last line\n")
     assert (out / "train.txt").read_text() == lines(1601, "word")
     said = "\n".join(own.replace_rare(out, least_count=3, most=100))
     assert "train: 1,601 lines" in said and "16.67% unknown" in said
     assert (out / "test.txt").read_text().endswith("<unk> <unk> <unk> <unk>\n")
     assert "word number <unk> of many\n" in (out / "train.txt").read_text()
-    out, own = taken("".join(f"w{n} x{n}\n" for n in range(2000)))
-    with pytest.raises(UserError, match=r"train: .* words are rare .*: add --units pieces"):
-        [*own.replace_rare(out, least_count=3, most=100)]
+    for text in ("word\n" * 2000, "".join(f"w{n} x{n}\n" for n in range(2000))):
+        out, own, said = taken(text)
+        known = "in the training text, too: 200 lines of valid, 200 lines of test"
+        assert (known in said) == text.startswith("word")
+        with pytest.raises(UserError, match=r"train: .* words are rare .*: add --units pieces"):
+            [*own.replace_rare(out, least_count=3, most=100)]
 
 
 NO_BLANKS = "这是一个没有空格的很长很长很长的句子啊\n" * 1200
@@ -218,6 +221,9 @@ def test_a_mistake_in_a_table_of_sizes_is_named_with_its_line(tmp_path, old, new
     assert message in str(error.value)
     with pytest.raises(UserError, match=r"sizes.yaml: tiny: words is missing"):
         choose_size(table, counted(3000), "auto", "words")
+    changed.write_text("{}\n")
+    with pytest.raises(UserError, match=r"sizes.yaml: has no sizes"):
+        choose_size(changed, counted(3000), "auto")
 
 
 def test_a_short_stream_of_words_warms_up_in_a_quarter_of_its_updates():

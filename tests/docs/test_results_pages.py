@@ -8,8 +8,11 @@ from itertools import zip_longest
 from pathlib import Path
 from statistics import mean
 
+import numpy as np
 import pytest
 
+from highrank_plugins.common.blocks import read_tree
+from highrank_plugins.results.doubts import is_perplexity
 from scripts import results_pages
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -78,6 +81,31 @@ def test_numbers_follow_the_records_and_an_unknown_name_ends_the_script():
     ):
         with pytest.raises(ValueError, match=said):
             results_pages.filled("ptb_small", text)
+
+
+def seed_share(compared):
+    """Return the share of a seed in the variance of its runs, over the systems: two-way layout."""
+    log = np.log if is_perplexity(compared.metric) else np.array
+    runs = [sorted(one.runs, key=lambda run: run.seed)[:3] for one in compared.systems]
+    scores = [[run.record["metrics"][compared.metric] for run in of] for of in runs if len(of) > 2]
+    if len(scores) < 2:
+        return None
+    left = log(scores) - log(scores).mean(1, keepdims=True)
+    of_seeds = left.mean(0)
+    within = ((left - of_seeds) ** 2).sum() / (2 * (len(scores) - 1))
+    between = max(0.0, (of_seeds**2).sum() / 2 - within / len(scores))
+    return between / (between + within)
+
+
+def test_the_guide_says_in_how_many_studies_a_seed_explains_anything():
+    texts = read_tree(DOCS / "results.yaml").values
+    shares = [seed_share(results_pages.study(name)) for name in texts["studies"]]
+    shares = sorted(share for share in shares if share is not None)
+    small = sum(share < 0.01 for share in shares)
+    low, high = (f"{100 * share:.0f}" for share in (shares[small], shares[-1]))
+    said = f"In {small} of our {len(shares)} studies of two layers or more"
+    text = (DOCS / "howto" / "seeds_table.md").read_text(encoding="utf-8")
+    assert said in text and f"in the others {low} to {high} %." in text
 
 
 def test_a_gain_is_grey_where_its_interval_has_0():

@@ -6,6 +6,7 @@ Its name, options, losses and training follow from its registration.
 import pytest
 import torch
 
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import HEADS, POINTWISE, MixtureOfSoftmaxes, build_head
 from highrank_plugins.heads import tokens as tokens_of_archs
 from highrank_plugins.heads.registry import Registry
@@ -51,7 +52,7 @@ def test_a_subclass_with_another_function_has_its_own_loss(case, method):
     torch.testing.assert_close(head.nll_of_logits(z, TARGET, features, tensors), want)
 
 
-def test_options_that_a_subclass_adds_are_constants_too():
+def test_options_that_a_subclass_adds_are_constants_too(monkeypatch):
     class Sharp(MixtureOfSoftmaxes):
         def __init__(
             self, *args, context_scale=1.0, locked_dropout=False, sharp: float = 2, b="x", **rest
@@ -65,6 +66,9 @@ def test_options_that_a_subclass_adds_are_constants_too():
         assert HEADS.constants(head) == {"context_scale": 1.0, "sharp": 4.0}
         assert HEADS.hidden_options(head) == ["b"]
         assert repr(HEADS.options("sharp")["sharp"]) == "2.0"  # a whole number for a float
+        monkeypatch.setattr(Sharp, "constants", ("b",))
+        with pytest.raises(UserError, match=r"sharp: `constants` of .*Sharp.* lists 'b', but"):
+            HEADS.constants(head)
     finally:
         HEADS.unregister("sharp")
 
@@ -83,6 +87,14 @@ def test_a_subclass_may_keep_the_fused_loss_of_its_base():
 def test_names_that_no_option_can_have_are_refused(registry, name, message):
     with pytest.raises(ValueError, match=f"{name!r}.*{message}"):
         registry.register(name)(object)
+
+
+def test_an_argument_that_is_called_name_is_refused():
+    class Named:
+        def __init__(self, name: str = "a"): ...
+
+    with pytest.raises(ValueError, match=r"^head 'named' of class Named: the argument name of its"):
+        Registry("head").register("named")(Named)
 
 
 @pytest.mark.parametrize(

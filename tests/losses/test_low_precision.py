@@ -1,17 +1,28 @@
-"""Half precision, within its bounds; on a GPU, all implementations.
+"""Half precision, and filtered gradients, within their bounds; on a GPU, all implementations.
 
 In half precision the error against float64 is at most twice the reference's own.
 """
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
+from highrank_plugins.heads import build_head
 from highrank_plugins.losses import targets
 from highrank_plugins.losses.kernels.triton import tiles
+from highrank_plugins.losses.nll import FUSED
 from tests.heads import cases as heads
 from tests.heads.cases import MIXTAPE, MOC, MOS, SOFTMAX, STRUCTURES, make_features
 from tests.losses import implementations
-from tests.losses.implementations import FULL, ONCE, WEIGHT, assert_same, memory_for, run
+from tests.losses.implementations import (
+    FULL,
+    ONCE,
+    WEIGHT,
+    assert_same,
+    memory_for,
+    run,
+    with_reductions,
+)
 
 IN_TRITON = ("identity", "sigsoftmax", "gss")  # functions that its kernels compute
 HALF = [torch.float16, torch.bfloat16]
@@ -166,6 +177,83 @@ def test_large_gradients_do_not_overflow_in_float16(reduction, impl):
     assert torch.isfinite(of_reference.gradients["weight"]).all()
     for name, gradient in of_reference.gradients.items():
         torch.testing.assert_close(got.gradients[name], gradient, rtol=2e-3, atol=1e-3)
+
+
+# -- filtered gradients: off by default, within their bound, and really skipped -------------------
+
+FEW = 16  # tokens
+FREQUENT = torch.arange(FEW) % 5
+
+
+def peaked(case, dtype=torch.float32):
+    head = case.build(classes=300, dtype=dtype)
+    with torch.no_grad():
+        head.bias.copy_(torch.linspace(0, -60, 300))
+    return head, make_features(FEW).to(dtype).requires_grad_()
+
+
+def both(head, features, **options):
+    """Return what is found without and with filtering."""
+    options = {"impl": "fused", "reduction": "sum", "target": FREQUENT, **options}
+    return [run(head, features, filter_gradients=on, **options) for on in (False, True)]
+
+
+@pytest.mark.parametrize(("impl", "reduction"), with_reductions(FUSED))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_filtered_gradients_stay_within_the_bound(case, reduction, dtype, impl):
+    """Leave out only what is below the rounding of what is kept."""
+    head, features = peaked(case, dtype)
+    upstream = torch.tensor(1.0)
+    want, got = both(head, features, impl=impl, reduction=reduction, upstream=upstream)
+    assert got.values["loss"].equal(want.values["loss"])
+    largest, contexts = 1.0, 2.0 * FEW * 3  # |P − 1| ≤ 1; |h| < 2, K components at most 4
+    sums = max(contexts, head.weight.abs().sum().item())
+    bound = torch.finfo(dtype).eps * largest * sums + 1e-6
+    for name, gradient in want.gradients.items():
+        assert (got.gradients[name] - gradient).abs().max() <= bound, name
+
+
+def test_a_component_of_small_weight_does_not_set_the_bound():
+    """Its own gradients are as large as one over its weight before they are multiplied by that."""
+    torch.manual_seed(0)
+    head = build_head("mos", num_classes=50, feature_dim=8, components=2)
+    with torch.no_grad():
+        head.weight.mul_(100)
+        head.prior.weight.copy_(torch.eye(2, 8) * torch.tensor([30.0, 0.0]).unsqueeze(1))
+    features = make_features(FEW, feature_dim=8).float()
+    features[:, 0] = 1.0  # one component has e^-30 of the weight
+    features.requires_grad_()
+    want, got = both(head, features, label_smoothing=0.1)
+    for name, gradient in want.gradients.items():
+        assert (got.gradients[name] - gradient).abs().max() <= 1e-4, name
+
+
+@pytest.mark.parametrize("impl", FUSED)
+def test_products_are_skipped(case, impl):
+    head, features = peaked(case)
+    both(head, features, impl=impl)  # at its first use a kernel is tried
+    flops = []
+    for on in (False, True):
+        with FlopCounterMode(display=False) as counter:
+            got = run(head, features, FREQUENT, impl=impl, reduction="sum", filter_gradients=on)
+        flops.append(counter.get_total_flops())
+    assert flops[1] < flops[0]
+    assert not got.gradients["weight"][-50:].any()
+
+
+def test_values_that_are_not_finite_stay_visible(case):
+    """float16 overflow times 128 is found and undone; NaN stays NaN."""
+    head, features = peaked(case, torch.float16)
+    want, got = both(head, features, weight=torch.full((FEW,), 1e3))
+    torch.testing.assert_close(got.gradients, want.gradients, rtol=1e-2, atol=1e-2 * 1e3)
+    assert got.gradients["weight"].norm() > 0.9 * want.gradients["weight"].norm() > 0
+    broken = torch.full_like(features, torch.nan).detach().requires_grad_()
+    _, got = both(head, broken)
+    assert got.gradients["weight"].isnan().any()
+    for frequent, tokens in ((0, 3), (9, 3), (9, 0)):  # some or all products have no rows
+        head = MIXTAPE.with_options(frequent=frequent).build(classes=9, dtype=torch.float16)
+        _, got = both(head, features[:tokens], target=FREQUENT[:tokens])
+        assert got.gradients["features"].shape == (tokens, 4)
 
 
 # -- on a CUDA device, where kernels are compiled: as exact as on the CPU -------------------------

@@ -136,6 +136,9 @@ CALLS = [
     ({"features": torch.zeros(3, 5)}, ["features", "4", "(3, 5)"]),
     ({"features": torch.zeros(3, 4)}, ["features", "float32", "float64", "torch.autocast"]),
     ({"features": torch.zeros(3, 4).to(torch.float8_e4m3fn)}, ["features", "float8"]),
+    *(({"impl": i, "filter_gradients": True}, ["filter_gradients", f"{i!r} computes every",
+                                               "fused or cpp or triton"])
+      for i in ("reference", "chunked")),
 ]  # fmt: skip
 
 

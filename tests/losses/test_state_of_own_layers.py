@@ -185,8 +185,9 @@ def test_a_choice_of_auto_holds_for_auto_alone():
     wrong = calling("chunk_logits", lambda self, z, *_: 2 * z, Softmax, fused=FusedLogits)
     head, x = made(wrong)().double(), features()
     torch.testing.assert_close(by_loss(head, x), by_plain_torch(head, x))
-    with pytest.raises(UserError, match="Own"):
-        by_loss(head, x, "fused")
+    for options in ({"impl": "fused"}, {"filter_gradients": True}):
+        with pytest.raises(UserError, match="Own"):
+            by_loss(head, x, **options)
 
 
 def test_generation_prepares_nothing_for_an_own_layer():

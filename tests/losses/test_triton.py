@@ -188,8 +188,9 @@ class OnCuda:
 
 @pytest.fixture
 def new_process(monkeypatch, caplog):
-    """Let each test be the first use of a device."""
+    """Fake a device; each test is the first use of it."""
     caplog.set_level(logging.INFO)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(choice, "_logged", set())
     monkeypatch.setattr(trust, "verdicts", {})
     trust.warn.cache_clear()
@@ -202,13 +203,16 @@ def chosen(name="mos", **options):
     return choice.implementation_for(LossPlan(head, OnCuda(), None, None))
 
 
-def test_auto_chooses_triton_where_it_runs_and_says_so_once(new_process, caplog):
+def test_auto_chooses_triton_where_it_runs_and_says_so_once(new_process, monkeypatch, caplog):
     assert [chosen(components=2), chosen(components=32)] == ["triton", "triton"]
     assert caplog.messages == ["The loss of mos is computed by 'triton' (--head-loss auto)."]
     assert chosen("moc", components=64) == "triton"  # of contexts, any number fits
     assert chosen(components=33) == "fused"
     # a checkpoint with triton is used by auto, which may fall back
     assert choice.implementation_here("triton", CUDA) == "auto"
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (6, 1))
+    assert chosen(components=2) == "fused"
+    assert "compute capability is 6.1, but Triton's kernels need 7.0" in caplog.text
 
 
 @pytest.mark.parametrize(

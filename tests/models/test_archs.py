@@ -38,7 +38,7 @@ OPTIONS = """head head_adam_lr head_bias head_codebook_ratio head_components hea
     head_dropout head_embed_dim
     head_frequent_multiple head_frequent_ratio head_gate_biases head_gate_dim head_gate_dropout
     head_gate_noise head_gate_weight_norm head_gates head_gss_c head_gss_k head_gss_learn head_loss
-    head_loss_memory head_low_rank_rank head_monitor head_monotone_mlp_bound
+    head_loss_filter head_loss_memory head_low_rank_rank head_monitor head_monotone_mlp_bound
     head_monotone_mlp_units
     head_multimax_init_sd head_plif_bound head_plif_freeze head_plif_init_sd head_plif_knots
     head_plif_lr head_pointwise head_sigmoid_cap_height head_sigmoid_cap_scale

@@ -135,7 +135,7 @@ def made(tied=False, width=4, **options):
         ({"head_vocabulary": "low_rank", "head_low_rank_rank": 0}, "--head-low-rank-rank must be"),
         ({"head_vocabulary": "codebook", "head_codebook_ratio": 1.5}, r"ratio must lie in \(0, 1]"),
         *(({"head_vocabulary": "tiers", "head_tiers_shares": shares}, "shares: expected numbers ab")
-          for shares in ("0.1,0.2", "a", "2,-1")),
+          for shares in ("0.5,,0.5", "0.1,0.2", "a", "2,-1")),
         ({"head_vocabulary": "tiers"}, "factor 4: tier 3 would have 5 of 9 classes and rows of w"),
         *(({"head_vocabulary": name, "tied": True}, f"{name}: its parameters have no row for each")
           for name in ("low_rank", "tiers", "codebook")),

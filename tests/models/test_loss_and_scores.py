@@ -50,6 +50,10 @@ def test_what_cannot_train_is_refused_and_scoring_falls_back(lm_data, monkeypatc
     model.training = True
     with pytest.raises(UserError, match=r"^--head-loss triton: .*--head-loss fused"):
         loss()
+    model, loss = step(lm_data, "softmax", "--head-loss", "chunked", "--head-loss-filter")
+    model.training = True
+    with pytest.raises(UserError, match=r"^--head-loss chunked: .*\(--head-loss-filter\): impl"):
+        loss()
 
 
 # -- scores -----------------------------------------------------------------------------------

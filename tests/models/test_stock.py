@@ -220,7 +220,7 @@ def test_initial_values_fill_a_softmax_state_and_no_other(bias):
         require_one_matrix(state)
 
 
-NEW = ("head_z_loss", "head_monitor", "head_loss", "rel_pos_clip", "rel_pos_in")
+NEW = ("head_z_loss", "head_loss_filter", "head_monitor", "head_loss", "rel_pos_clip", "rel_pos_in")
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ from matplotlib.image import imread
 
 from highrank_plugins.common.formatting import Lines
 from highrank_plugins.reports import plots
+from highrank_plugins.results.comparison import compare_records
 from tests.cli import highrank
-from tests.results.test_comparison import write
+from tests.results.test_comparison import change, write
 
 CURVES = Lines({"one": ([1, 2, 3], [1, 10, 100]), "&": ([1, 3], [2, 2])}, "A < B", ("x", "y"))
 
@@ -52,6 +53,32 @@ def records(tmp_path):
         for system, (perplexity, rank, speed, components) in SYSTEMS.items()
         for seed in (1, 2)
     ]  # fmt: skip
+
+
+def test_rank_and_metric_are_plotted_over_an_option(records, tmp_path):
+    rank, perplexity = plots.study_figures(compare_records(records), "head_components")
+    assert rank.scale == "log" and perplexity.scale == "linear"
+    assert rank.axes == ("components K", "rank of the log-probabilities (Press)")
+    assert perplexity.connected == [["mos_k2", "mos_k5"]]
+    assert legend(axes_of(perplexity)) == [
+        "moc_k2",
+        "softmax",
+        "mos",
+    ]  # by height; a curve has its layer
+    (scatter,) = plots.study_figures(compare_records(records), "test_rank")
+    assert scatter.scale == "logx" and scatter.axes[1] == "test perplexity (lower is better)"
+    assert legend(axes_of(scatter)) == ["moc_k2", "softmax", "mos_k2", "mos_k5"]
+    for path in records[:2]:  # a baseline without the option is a line across
+        change(path, config={"train": {"arch": "softmax"}})
+    mine = [path.rename(path.with_name(f"a$b-{n}.json")) for n, path in enumerate(records[-2:])]
+    assert legend(axes_of(plots.study_figures(compare_records(mine), "test_rank")[0])) == [r"a\$b"]
+    records[-2:] = mine
+    rank, perplexity = plots.study_figures(compare_records(records), "head_components")
+    assert "softmax" not in perplexity.groups and rank.levels == {"softmax": 11.5}
+    assert perplexity.levels == {"softmax": pytest.approx(60.15)}
+    plots.draw(tmp_path / "new" / "a.svg", rank, perplexity)
+    assert "<!-- softmax -->" in (tmp_path / "new" / "a.svg").read_text()
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["a.svg"]
 
 
 def test_plots_are_written_and_an_unknown_axis_is_refused(records, tmp_path):

@@ -180,7 +180,7 @@ SENTENCES = [f"The dog {word} in the house, number {word}." for word in
              "sleeps runs eats sits waits barks plays looks rests stays jumps".split()]  # fmt: skip
 
 
-def test_translations_in_other_units_are_refused(caplog):
+def test_translations_in_other_units_are_refused_and_missing_text_is_said(caplog):
     letters = [" ".join(line.replace(" ", "")) for line in SENTENCES]
     for lines, said in (
         (letters, "join the characters into words"),
@@ -197,3 +197,7 @@ def test_translations_in_other_units_are_refused(caplog):
     require_joined(SENTENCES, SENTENCES)
     require_joined(["我 们 去 公 园 散 步"] * 20, ["我 们 去 公 园 散 步"] * 20)
     assert caplog.text == ""
+    require_joined(["a b c"] * 8 + ["", " "], ["a b c"] * 10)
+    assert "have 80 % of the references' characters; 2 of 10 are empty" in caplog.text
+    require_joined(["a"] * 10, ["a b c"] * 10)
+    assert "have 33 % of the references' characters; 0 of 10 are empty" in caplog.text

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from highrank_plugins.analysis.statistics import seeds_needed, smallest_effect
+from highrank_plugins.common.provenance import hardware
 from highrank_plugins.studies.definition import read_study
 from highrank_plugins.studies.members import prepare, study_folder
 from highrank_plugins.studies.table import LATE, write_tables
@@ -162,6 +163,26 @@ def test_an_effect_needs_seeds_and_hours(tmp_path):
     assert of_stub in refusal(file, "--effect", "0.01")
     said = refusal(file, "--effect", "0.01", set={"lr": 7})
     assert "no records in the finished members of this study" in said, "links are of other members"
+
+
+def test_a_seed_runs_on_one_kind_of_machine(tmp_path):
+    file = write_stub(tmp_path, seeds=[1, 2], baseline="softmax")
+    assert study(file, "--only", "softmax-1").exit_code == 0
+    (record,) = tmp_path.rglob("members/*/results.json")
+    found = json.loads(record.read_text())
+    here = {name: value for name, value in hardware().items() if name != "memory_gib"}
+    record.write_text(json.dumps(found | {"hardware": here | {"family": "other"}}))
+    said = refusal(file)
+    assert "softmax-1 ran on" in said and "family other" in said and len(starts(file)) == 1
+    assert "softmax-1 ran on" in refusal(file, "--only", "mos-1")
+    assert study(file, "--only", "mos-2").exit_code == 0, "of this seed nothing ran elsewhere"
+    record.write_text(json.dumps(found | {"hardware": here}))
+    tables(file)
+    paths = [path for path in tmp_path.rglob("members/*/results.json") if path != record]
+    other = next(path for path in paths if json.loads(path.read_text())["seeds"] == [1])
+    there = {"hardware": here | {"family": "other"}}
+    other.write_text(json.dumps(json.loads(other.read_text()) | there))
+    assert "Systems were not run on one kind of processor" in tables(file, "--table")
 
 
 FOUR = [1, 2, 3, 4]

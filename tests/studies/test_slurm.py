@@ -129,8 +129,11 @@ def test_slurm_gets_an_array_of_the_members_that_are_not_done(tmp_path, monkeypa
         assert study(file, "--only", name).exit_code == 0
     assert "| mixtape | 1 |" in tables(file, "--table")
     assert "there is nothing to submit" in refusal(file, "--slurm")
-    why = "slurm: array: the script decides"
-    assert why in refusal(file, "--slurm", seeds=[2], slurm={"array": 1})
+    for options, why in (
+        ({"array": 1}, "array: the script decides"),
+        ({"time": "0:04:00"}, "time: 0:04:00 is 240 s, but"),
+    ):
+        assert f"slurm: {why}" in refusal(file, "--slurm", seeds=[2], slurm=options)
 
 
 RATES = [0.3, 1, 3]

@@ -54,9 +54,10 @@ class Kernels:
         self.vjp = plan.head.pointwise.prepare_vjp(own, own_sums, self.wide)
         # Whether gradients leave a pass with the factor of their row. It can wait until after the
         # matrix products, unless the pointwise function sums gradients of its own, gradients
-        # without the factor underflow in float16, or the z-loss, which has another factor, adds to
-        # them.
-        self.applies_factor = bool(own_sums) or compute == torch.float16 or plan.z_loss > 0
+        # without the factor underflow in float16, gradients are compared across rows, or the
+        # z-loss, which has another factor, adds to them.
+        own_factor = plan.filter_gradients or plan.z_loss > 0
+        self.applies_factor = bool(own_sums) or compute == torch.float16 or own_factor
 
     @property
     def bytes_per_logit(self) -> int:

@@ -16,6 +16,8 @@ from highrank_plugins.training.blocks import LaunchSettings
 from highrank_plugins.training.command_line import by_option
 from highrank_plugins.training.launch.plan import PORT, Plan, environment, rank_words
 
+EARLY = 60  # SLURM may send the signal of --signal this many seconds early
+
 
 def batch_script(
     writer: str,
@@ -84,6 +86,22 @@ def parsed(option: str) -> tuple[str, str]:
 def log_pattern(path: object) -> str:
     """Return a path of which SLURM replaces nothing."""
     return str(path).replace("%", "%%")
+
+
+def check_time_limit(limit: str, grace: int) -> None:
+    """Refuse a limit, such as 90 or 1-12:00:00, at which SLURM could ask a job to stop at once."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", limit)
+    if found is None:  # UNLIMITED, and what only sbatch can judge
+        return
+    days, *parts = (int(part or 0) for part in found.groups())
+    if found[1] is None and found[4] is None:
+        parts = [0, *parts]  # minutes, and perhaps seconds
+    seconds = ((days * 24 + parts[0]) * 60 + parts[1]) * 60 + parts[2]
+    if 0 < seconds <= grace + EARLY:  # 0: no limit
+        raise ValueError(
+            f"{limit} is {seconds} s, but SLURM asks the job to stop {grace} to {grace + EARLY} s "
+            f"before that; give more than {(grace + EARLY) / 60:g} minutes"
+        )
 
 
 MEETING = "tcp://$host:$port"  # with variables of the script
@@ -158,7 +176,7 @@ def sbatch_script(plan: Plan, job: LaunchSettings) -> str:
         command = command.replace(" \\\n", ' "${container[@]}" \\\n', 1)
     return batch_script(
         "launch --slurm",
-        [*quoted(options), *map(_directive, directives_of(job))],
+        [*quoted(options), *(_directive(option, job.grace) for option in directives_of(job))],
         _PREPARE.format(**values),
         f"USR1 {command}",
         _FINISH.format(**values),
@@ -174,13 +192,17 @@ def _prologue(file: Path) -> str:
     return f"container=()\n{file.read_text(encoding='utf-8').rstrip()}\n"
 
 
-def _directive(option: str) -> str:
+def _directive(option: str, grace: int) -> str:
     """Return an option of --sbatch with its value in quotes, where it needs them."""
     check_characters([option])
+    lower = ""
     try:
         name, value = parsed(option)
+        if name == "time":
+            lower = ", or lower --grace"
+            check_time_limit(value, grace)
     except ValueError as error:
-        raise ValueError(f"--sbatch={option}: {error}") from None
+        raise ValueError(f"--sbatch={option}: {error}{lower}") from None
     try:
         is_word = len(shlex.split(value)) <= 1
     except ValueError:  # a single quote

@@ -127,6 +127,15 @@ def test_sbatch_reads_an_option_as_it_was_given_and_slurm_and_shell_replace_noth
     assert "--output='a %%j/slurm-%j.log'" in directives(script)
 
 
+def test_a_time_limit_leaves_time_to_train():
+    for limit in ("5", "1-0", "0-1:30:00", "0", "INFINITE", "nonsense"):
+        sbatch_script(PLAN, LaunchSettings(sbatch=[f"--time={limit}"]))
+    for limit, seconds in {"3": 180, "4:00": 240, "0:03:59": 239, "0-0:4": 240}.items():
+        message = f"--sbatch=--time={limit}: {limit} is {seconds} s, but SLURM asks"
+        with pytest.raises(ValueError, match=message):
+            sbatch_script(PLAN, LaunchSettings(sbatch=[f"--time={limit}"]))
+
+
 def test_a_script_starts_one_job():
     arrays = ("--array=0-3", "--arr=0-3")
     hidden = ("--comment=x --array=0-3", " --array=0-3", "--'array'=0-3", "-p x' --array=0")

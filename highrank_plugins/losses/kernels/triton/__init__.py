@@ -16,6 +16,8 @@ from highrank_plugins.losses.kernels.triton.tiles import COMPONENTS
 from highrank_plugins.losses.plan import AnyHead
 from highrank_plugins.own_layers.ours import stored_matrix
 
+LEAST_CAPABILITY = (7, 0)
+
 
 def check_available(device: torch.device) -> None:
     try:
@@ -31,6 +33,15 @@ def check_available(device: torch.device) -> None:
         raise ValueError(
             "impl: 'triton' needs a GPU, but the features are on the CPU; move the model to a GPU, "
             f"set TRITON_INTERPRET=1 before Python starts to interpret the kernels, {INSTEAD}"
+        )
+    if device.type != "cuda":
+        return
+    capability = torch.cuda.get_device_capability(device)
+    if capability < LEAST_CAPABILITY:
+        found, least = (".".join(map(str, each)) for each in (capability, LEAST_CAPABILITY))
+        raise ValueError(
+            f"impl: 'triton' cannot run on {device}: its compute capability is {found}, but "
+            f"Triton's kernels need {least}; {INSTEAD}"
         )
 
 
