@@ -9,6 +9,7 @@ from torch import nn
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import Head
+from highrank_plugins.heads.checks import NOT_NEGATIVE, number
 
 Group = dict[str, Any]
 
@@ -44,6 +45,10 @@ def groups(
     if unknown := sorted(rates.keys() - roles.values()):
         known = ", ".join(sorted({*roles.values()}))
         raise UserError(f"rates: no parameter has the role {unknown[0]!r}; this model has {known}")
+    # torch's optimizers check their defaults alone: a rate below 0 would climb, in silence
+    for role, rate in rates.items():
+        number(f"rates: {role}", rate, NOT_NEGATIVE)
+    number("weight_decay", weight_decay, NOT_NEGATIVE)
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             role = roles[name]

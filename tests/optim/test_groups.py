@@ -94,3 +94,7 @@ def test_roles_without_a_rate_and_rates_without_a_role_are_refused():
         groups(Model(), few)
     with pytest.raises(UserError, match="no parameter has the role 'scalar'; this model has comp"):
         groups(Model(), RATES | {"scalar": 1.0})
+    with pytest.raises(ValueError, match="rates: hidden"):
+        groups(Model(), RATES | {"hidden": -1.0})
+    with pytest.raises(ValueError, match="weight_decay"):
+        groups(Model(), RATES, weight_decay=float("nan"))
