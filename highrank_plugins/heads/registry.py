@@ -109,7 +109,8 @@ class Registry(Generic[T]):
 
     def _problem(self, name: str, cls: Any) -> str | None:
         """Return why a class cannot be registered under a name; None if it can."""
-        base, needs = self.base, [*getattr(self.base, "needs", ())]
+        base, constants = self.base, getattr(cls, "constants", None)
+        needs = [*getattr(base, "needs", ())]
         if not (isinstance(cls, type) and issubclass(cls, base)):
             kind = base.__name__
             return f"it is not a {kind}; register a class that inherits from {kind}"
@@ -122,7 +123,7 @@ class Registry(Generic[T]):
         if "name" in inspect.signature(cls).parameters:
             return ("the argument name of its constructor is the layer's own name; call the "
                     "argument otherwise")  # fmt: skip
-        if isinstance(constants := getattr(cls, "constants", None), str):
+        if isinstance(constants, str):
             return f"`constants` is text; write a tuple, ({constants!r},)"
         return None
 

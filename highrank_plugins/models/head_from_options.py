@@ -118,8 +118,16 @@ def _rate(cfg: Namespace, option: str | None) -> float | None:
 
 def _set_rate(layer: Choice, part: nn.Module, cfg: Namespace) -> None:
     """Apply the ``--head-…-lr`` of a layer, for any trunk and optimizer."""
-    if (lr := _rate(cfg, layer.rate)) is not None:
-        set_own_rate(part.get_parameter(layer.trained), lr)
+    if (lr := _rate(cfg, layer.rate)) is None:
+        return
+    option, trained = flag(layer.rate), layer.trained
+    parameter = getattr(part, trained, None)
+    if not isinstance(parameter, nn.Parameter) or not parameter.requires_grad:
+        raise UserError(
+            f"{option}: {layer.name} here has no parameter {trained} that trains; leave the "
+            f"option out, or what freezes it, or correct `own_rate` of {type(part).__name__}"
+        )
+    set_own_rate(parameter, lr)
 
 
 def function_options(head: Head) -> dict:

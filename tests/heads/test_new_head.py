@@ -80,6 +80,22 @@ def test_a_subclass_may_keep_the_fused_loss_of_its_base():
     assert changed.fused is base.fused
 
 
+class Named:
+    def __init__(self, name: str = "a"): ...
+
+
+class Text:
+    constants = "scale"
+
+
+@pytest.mark.parametrize(("cls", "message"), [
+    (Named, "the argument name of its"), (Text, "`constants` is text; write a tuple"),
+])  # fmt: skip
+def test_classes_whose_arguments_would_fail_later_are_refused(cls, message):
+    with pytest.raises(UserError, match=message):
+        Registry("head").register("own")(cls)
+
+
 @pytest.mark.parametrize(("registry", "name", "message"), [
     *((registry, name, "already registered") for registry, name, _ in TOYS),
     *((Registry("head"), name, "a name has letters") for name in ("with-dash", "a b", "", "3d")),

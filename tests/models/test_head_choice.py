@@ -7,9 +7,10 @@ import torch
 from fairseq.data import Dictionary
 from torch import nn
 
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import Head, Vocabulary
 from highrank_plugins.heads.base import HEADS
-from highrank_plugins.heads.pointwise import MonotoneMLP
+from highrank_plugins.heads.pointwise import PLIF, MonotoneMLP
 from highrank_plugins.heads.vocabulary import VOCABULARY
 from highrank_plugins.hooks.optimizers import own_rate
 from highrank_plugins.models.head_from_options import (
@@ -189,13 +190,19 @@ def test_mixtape_gets_its_options(trunk):
     assert head.pointwise.kernel_function.numbers == (0.5, 2.5)
 
 
-def test_the_slopes_carry_their_own_learning_rate(trunk):
+def test_the_slopes_carry_their_own_learning_rate(trunk, monkeypatch):
     words = ["--head-plif-knots", "9", "--head-plif-lr", "0.02"]
     for token in ("plif", "mos_plif"):
         model = trunk(token, *words)
         rates = {name: own_rate(p) for name, p in model.named_parameters()}
         slopes = "decoder.output_projection.pointwise.slope_logits"
         assert {name: rate for name, rate in rates.items() if rate} == {slopes: (0.02, False)}
+    with pytest.raises(ValueError, match="plif here has no parameter slope_logits that train"):
+        trunk("plif", *words, "--head-plif-freeze")
+    monkeypatch.setattr(PLIF, "own_rate", "slops")
+    trunk("plif", *words[:2])
+    with pytest.raises(UserError, match="--head-plif-lr: plif here has no parameter slops that tr"):
+        trunk("plif", *words)
 
 
 def test_the_vocabulary_matrix_may_be_narrower_or_shared(trunk, joined_data):
