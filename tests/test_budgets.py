@@ -24,14 +24,14 @@ BUDGETS: dict[str, int] = {
     "criterions": 258,
     "data": 2036,
     "evaluation": 269,
-    "heads": 2905,
+    "heads": 2906,
     "hooks": 2592,
     "huggingface": 681,
     "inference": 1025,
     "losses": 4686,
     "measures": 1727,
-    "models": 1498,
-    "optim": 338,
+    "models": 1506,
+    "optim": 343,
     "own_layers": 803,
     "reports": 1821,
     "results": 2124,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2170,
     "trunks": 331,
 }
-LINES_OF_TESTS = 32090
+LINES_OF_TESTS = 32335
 
 
 @pytest.fixture(scope="module")
