@@ -29,7 +29,7 @@ BUDGETS: dict[str, int] = {
     "huggingface": 681,
     "inference": 1025,
     "losses": 4686,
-    "measures": 1727,
+    "measures": 1729,
     "models": 1506,
     "optim": 343,
     "own_layers": 803,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2170,
     "trunks": 331,
 }
-LINES_OF_TESTS = 32335
+LINES_OF_TESTS = 32340
 
 
 @pytest.fixture(scope="module")

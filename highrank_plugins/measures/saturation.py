@@ -53,6 +53,8 @@ class SaturationMeasure(base.WeightMeasure):
 
     def measure(self, words: base.Words) -> Saturation:
         weight = base.in_float64(words.head).weight.detach()
+        if not weight.isfinite().all():
+            raise ValueError("the vocabulary matrix is not finite: training has diverged")
         found = spectra.spectrum([weight.double()], torch.float64)
         values, entropy = found.values, spectra.spectral_entropy(found.values)
         rank = found.press_rank()

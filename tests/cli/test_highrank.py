@@ -106,6 +106,12 @@ LISTINGS = [
 ]
 
 
+def test_the_choices_of_a_missing_argument_are_one_line():
+    missing = run("list")
+    said = "highrank list: Missing argument 'what'. Choose from: archs, heads, recipes"
+    assert (missing.returncode, missing.stderr) == (2, f"{said}; see highrank list --help\n")
+
+
 @pytest.mark.parametrize("line", LISTINGS)
 def test_output_without_a_reader_ends_a_command_silently_and_a_full_disk_with_one_line(line):
     reader, writer = os.pipe()

@@ -16,7 +16,6 @@ REFUSED = [
     ("docter", "unknown command 'docter'; did you mean 'doctor'?"),
     (f"{CONFIGURE} --set user_dir=none", "train.user_dir: 'none' is not a folder in "),
     (f"{CONFIGURE} --set user_dir=data", "train.user_dir data: no __init__.py there; name the f"),
-    ("list", "Missing argument 'what'. Choose from: archs, heads, recipes"),
     ("doctor .", "no effect without --faults"),
     ("analyse card text --split valid", "--split and --tokens: change nothing without DATA; na"),
     ("model average train --output .", "--output . is a directory: name the file to write"),
