@@ -69,8 +69,8 @@ def doctor(
     those that we have committed for this kind of machine, if any. Takes less than a minute.
 
     With --kernels: try the kernels that losses use on the processor and on the first GPU. Prints
-    the error of each and what is allowed, relative to the numbers. Takes
-    a minute, on a GPU several.
+    the error of each and what is allowed, relative to the numbers. Takes a minute, on a GPU
+    several.
     """
     for given, mode, used in ((output, "--numbers", numbers), (folder, "--faults", faults)):
         if given is not None and not used:

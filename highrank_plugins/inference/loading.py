@@ -101,6 +101,8 @@ def load_model(
     model.eval()
     # some fairseq models store a Namespace
     arch = getattr(config.model, "_name", None) or config.model.arch
+    if not hasattr(model, "decoder"):
+        raise ValueError(f"{path}: --arch {arch} has no decoder, whose words could be predicted")
     extra = {name: value for name, value in state.items() if name not in _NOT_EXTRA}
     model = model.to(device or torch.device("cpu"), dtype)
     return LoadedModel(path, arch, config, extra, model, task)

@@ -23,6 +23,7 @@ from highrank_plugins.inference.collector import (
 from highrank_plugins.inference.loading import load_model
 from highrank_plugins.measures.base import Block
 from highrank_plugins.measures.components import ComponentMeasure
+from tests.built import Built, parse
 from tests.cli import highrank
 from tests.fairseq_cli import FORKS, REPOSITORY
 from tests.free_port import free_port
@@ -131,6 +132,9 @@ def test_other_words_layers_and_texts_are_refused(kinds, lm_data, stream_data, t
     words = "--criterion adaptive_loss --adaptive-softmax-cutoff 20,50 --ddp-backend legacy_ddp"
     write_checkpoint(path, small.build(lm_data, "transformer_lm", *words.split()))
     refused(path, lm_data, r"a\.pt: the output layer of .* is not one matrix")
+    words = "--arch roberta_base --encoder-layers 1 --task masked_lm --criterion masked_lm"
+    write_checkpoint(path, Built.of(parse([str(lm_data), *words.split()])))
+    refused(path, lm_data, r"a\.pt: --arch roberta_base has no decoder")
 
 
 def test_the_first_slopes_are_those_that_the_seed_draws(stream_data, tmp_path):

@@ -25,7 +25,7 @@ def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole run")  # a space in every path
     command, run_dir = multi30k(folder, conf="mixtape"), folder / "exp" / NAME / "a"
     kill_when(command, (run_dir / "train" / "checkpoint_last.pt").exists)
-    return SimpleNamespace(command=command, run_dir=run_dir, result=run(command))
+    return SimpleNamespace(folder=folder, command=command, run_dir=run_dir, result=run(command))
 
 
 def test_training_resumes_after_the_kill_and_ends_in_a_score(whole):
@@ -113,7 +113,8 @@ def test_a_recipe_submits_its_training_to_slurm_and_continues_after_the_job(tmp_
 
 def test_changed_options_repeat_the_stages_that_depend_on_them(whole):
     """The beam changes the translations; measures that are asked for are in the record."""
-    changed = run(whole.start(generate__beam=2, spectrum__tokens=200))
+    changes = {"generate__beam": 2, "spectrum__tokens": 200}
+    changed = run(multi30k(whole.folder, conf="mixtape", **changes))
     assert stages_done(changed) == [5, 6]
     record = json.loads((whole.run_dir / "results.json").read_text())
     assert record["config"]["generate"]["beam"] == 2
