@@ -58,7 +58,7 @@ def _build(spec: str, case: ModelCase, task: Any) -> tuple[Any, Any]:
     highrank_plugins.register()
     if case.user_dir is not None:
         import_user_dir(case.user_dir)
-    arch, *more = shlex.split(spec)
+    arch, *more = shlex.split(spec) or [""]  # argparse refuses a blank arch
     common, criterion = TRANSLATION, STOCK if arch == case.baseline else OURS
     if case.is_language_model:
         common, criterion = STREAMS, "bptt_cross_entropy"

@@ -6,7 +6,7 @@ import csv
 import io
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -80,17 +80,18 @@ def write_csv(rows: Iterable[Row], path: Path) -> None:
 
 def read_csv(path: Path) -> list[Row]:
     """Read what `write_csv` wrote."""
-    adapter = TypeAdapter(Row)
-    with path.open(newline="", encoding="utf-8") as file:
+    adapter, rows = TypeAdapter(Row), list[Row]()
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
         reader = csv.DictReader(file)
-        needed = {field.name for field in fields(Row) if field.default is MISSING}
-        lines = list(reader)
-    if not lines or not needed <= lines[0].keys():
-        raise ValueError(f"{path}: holds no measurements as --csv writes them")
-    return [
-        adapter.validate_python(line | {n: line.get(n) or None for n in ("memory", "processor")})
-        for line in lines
-    ]
+        try:
+            for line in reader:
+                empty = {name: line.get(name) or None for name in ("memory", "processor")}
+                rows.append(adapter.validate_python(line | empty))
+        except (csv.Error, ValueError):  # ValidationError is a ValueError
+            rows.clear()
+    if not rows:
+        raise ValueError(f"{path}:{reader.line_num}: holds no measurement as --csv writes them")
+    return rows
 
 
 def table(rows: list[Row]) -> str:

@@ -41,8 +41,11 @@ def test_a_loss_is_timed_and_written_to_csv(tmp_path):
     assert {line["revision"] for line in lines} == {revision()}
     again = bench("table", tmp_path / "x.csv")
     assert again.exit_code == 0 and again.stdout.strip() in done.stdout
-    (tmp_path / "x.csv").write_text("a,b\n1,2\n")
-    assert "x.csv: holds no measurements" in bench("table", tmp_path / "x.csv").stderr
+    good = (tmp_path / "x.csv").read_text()
+    for damaged in ("", "a,b\n1,2\n", good + "mos", good.replace(",32,", ",\0,")):
+        (tmp_path / "x.csv").write_text(damaged)
+        said = bench("table", tmp_path / "x.csv").stderr
+        assert "x.csv:" in said and ": holds no measurement" in said and said.count("\n") == 1
 
 
 @pytest.mark.parametrize("words, message", [
