@@ -197,8 +197,8 @@ def _receive(
     """Append a response, which begins at byte `start`; return whether it stated its length."""
     from tqdm import tqdm
 
-    length = answer.headers.get("Content-Length")
-    total = start + int(length) if length else None
+    length = answer.headers.get("Content-Length") or ""
+    total = start + int(length) if length.isdecimal() else None
     most = size or total
     with tqdm(
         total=total, initial=start, unit="B", unit_scale=True, desc="download", **bar_options()

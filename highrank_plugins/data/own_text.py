@@ -170,11 +170,12 @@ class OwnText:
     def _fate(self, part: str, pair: OwnLines, number: int, given: bool) -> str:
         """Return `KEPT`, or the reason to leave out a line."""
         key, is_held_out = digest(pair[0]), given and part != "train"
-        is_long = max(line.count(" ") for line in pair) >= MAX_WORDS
+        blanks = [line.count(" ") for line in pair]
+        is_long = max(blanks) >= MAX_WORDS
         if why := "empty" if "" in pair else f"longer than {MAX_WORDS} words" if is_long else "":
             if not is_held_out:
                 return why
-            path = self.parts[part][pair.index("") if "" in pair else 0]
+            path = self.parts[part][pair.index("") if "" in pair else blanks.index(max(blanks))]
             partner = " and its partner" * (len(pair) > 1)
             raise TextError(f"{path}:{number + 1}: {why}; change or remove the line{partner}")
         if is_held_out:

@@ -208,7 +208,11 @@ def learn_codes(
         for line in part
     )
     with codes.open("w", encoding="utf-8", newline="\n") as file:
-        learn_bpe(tokens, file, settings.vocab_size)
+        try:
+            learn_bpe(tokens, file, settings.vocab_size)
+        except ValueError as error:  # of max(), which names no text
+            why = f"{' '.join(map(str, texts.values()))}: no word has two characters to merge"
+            raise error if isinstance(error, UserError) else UserError(why) from None
     return codes
 
 

@@ -60,8 +60,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(206 if start else 200)
         if start:
             self.send_header("Content-Range", f"bytes {start}-{len(whole) - 1}/{len(whole)}")
-        if self.server.lengths:
-            self.send_header("Content-Length", str(len(whole) - start))
+        length = str(len(whole) - start) if self.server.lengths else "unknown"
+        self.send_header("Content-Length", length)
         self.end_headers()
         end = start + self.server.die_after.pop(0) if self.server.die_after else len(whole)
         self.wfile.write(whole[start:end])

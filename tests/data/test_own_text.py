@@ -126,6 +126,7 @@ OF_WORDS = {"endings": ("cs",), "words": True, "overlap": "keep"}
     [
         ("train.en", None, {}, "train.en missing; the folder has dev.cs"),
         ("test.cs", lines(49, "slovo") + "\n", {}, "test.cs:50: empty; change or remove the line"),
+        ("test.en", "a " * 1001 + "\n" * 50, {}, "test.en:1: longer than 1000 words; change or re"),
         ("test.cs", lines(50, "slovo", 10), {}, "50 lines of test and 0 of valid are in the trai"),
         ("test.en", "これは長い日本語の文です\n" * 50, {}, "--bleu-tokens char"),
         ("train.en", lines(1200, "slovo"), {}, "1,200 of 1,200 pairs have equal sides"),

@@ -110,6 +110,9 @@ def test_subword_nmt_pieces_join_to_moses_tokens(text, tmp_path):
     assert "@@ " in line
     assert line.replace("@@ ", "") == "Die Größe ist 5 @-@ fach ."
     assert tokenise("5-fach.", "de") == "5-fach ."
+    text.write_text("a b c\n")
+    with pytest.raises(UserError, match=r"train\.de: no word has two characters"):
+        pieces.learn_codes({"de": text}, codes, PieceSettings(vocab_size=5))
 
 
 @pytest.mark.parametrize("algorithm", ["sentencepiece", "subword_nmt"])
