@@ -141,7 +141,8 @@ def override(tree: Tree, assignment: str, default_block: str) -> None:
 
 def _hint(path: Path) -> str:
     """Suggest files of the folder `conf` around a missing one, or of its own folder."""
-    top = next((folder for folder in path.parents if folder.name == "conf"), path.parent)
+    tops = (folder for folder in path.parents if folder.name == "conf" and folder.is_dir())
+    top = next(tops, path.parent)
     files = top.rglob("*.yaml") if top.name == "conf" else top.glob("*.yaml")
     names = (file.relative_to(top).with_suffix("").as_posix() for file in (path, *sorted(files)))
     name, *known = names

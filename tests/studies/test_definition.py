@@ -109,6 +109,7 @@ def test_a_control_takes_the_size_of_its_dictionary_and_is_solved_for_once(folde
         (of("mos") | {"baseline": "moss"}, r"layers.yaml:\d+: baseline: .* 'mos'\?"),
         # members that cannot be run
         (of(conf="moss"), "no such configuration; did you mean 'mos'"),
+        (of(conf="stub/conf/mos.yaml"), "no such configuration; there are: mixtape, mos, softmax"),
         ({"members": {"a": MOS, "b": MOS}}, "b-1 and a-1 are one run"),
         (of(conf="small/mos", set={"evaluate.eval_streamz": 3}) | PTB,
          r"unrecognized arguments: .* mean .--eval-streams"),
