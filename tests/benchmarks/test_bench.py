@@ -135,6 +135,8 @@ def test_parameters_hours_and_costs_are_estimated():
     assert ours.row("a", 214_600_000, 10_000, 2**31, settings)[1:] == [
         "214.6 M", "10,000", "2.0", "300,000", "32,768", "546.1", "68.3", "1,638"
     ]  # fmt: skip
+    with pytest.raises(SystemExit):
+        parameters("", ours.case)  # argparse names the choices of a blank arch
     slow = ours.row("a", 214_600_000, 3.8912, None, EstimateSettings())
     assert slow[2:4] == ["3.89", "-"] and len(slow) == 8
 
