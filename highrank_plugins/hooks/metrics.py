@@ -129,16 +129,19 @@ def _drop_later_lines(path: Path, updates: int) -> None:
     if not path.is_file() or path.stat().st_size == 0:
         return
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    are_ours = all(_START.startswith(line.strip("\0")[: len(_START)]) for line in lines)
-    if not updates or not are_ours:
+    ours = [line for line in lines if _START.startswith(line.strip("\0")[: len(_START)])]
+    if not updates or ours != lines:
         earlier = path.with_suffix(time.strftime(".before-%Y%m%d-%H%M%S.jsonl"))
         logger.info("What was in %s is kept in %s", path, earlier)
         path.rename(earlier)
+    if not updates:
         return
     kept = ""
-    for line in lines:
+    for line in ours:
         with suppress(ValueError, KeyError, TypeError):  # an interruption has cut it
             if float(json.loads(line)["num_updates"]) <= updates:
                 kept += f"{line}\n"
-    if kept.splitlines() != lines:
+    if not kept:
+        path.unlink(missing_ok=True)
+    elif kept.splitlines() != lines:
         write_text(path, kept)

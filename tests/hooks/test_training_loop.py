@@ -228,11 +228,14 @@ def test_a_resumed_run_has_each_line_once(data, tmp_path):
     record(data, whole, max_update=4)
     record(data, resumed)
     path = resumed / METRICS
-    path.write_text(path.read_text() + '{"tag": "train_inner", "num_updates": 3}\n{"tag": "tr')
+    note = "# a line of the user\n"
+    own = path.read_text() + note + '{"tag": "train_inner", "num_updates": 3}\n{"tag": "tr'
+    path.write_text(own)
     record(data, resumed, max_update=4)
     one, other = ([(line["num_updates"], line["loss"]) for line in lines(run)
                    if line["tag"] == "train_inner"] for run in (whole, resumed))  # fmt: skip
     assert one == other and [update for update, _ in one] == [1, 2, 3, 4]
+    assert [kept.read_text() for kept in resumed.glob("metrics.before-*.jsonl")] == [own]
     names = [*next(line for line in lines(whole) if line["tag"] == "train_inner")]
     assert names.index("wall") < names.index("train_wall")  # which is of one update
 
