@@ -219,7 +219,7 @@ def translate(
         words = _model(model, data, pieces, Path(scratch))
         words += ["--beam", str(beam), "--user-dir"]
         words += [str(user_dir or Path(highrank_plugins.__file__).parent)]
-        rows = enumerate(sys.stdin.buffer, 1)
+        rows = enumerate(getattr(sys.stdin, "buffer", ()), 1)  # none if it is closed
         text = (decoded(f"standard input:{n}", row.removesuffix(b"\n")) for n, row in rows)
         lines = [require_unreserved(fold(line)) for line in text]
         found = _run(words, [line for line in lines if line])

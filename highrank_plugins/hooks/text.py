@@ -148,7 +148,8 @@ def translate_typed(stock: Callable, cfg: Any) -> None:
 def buffered_read(_stock: Callable, input: str, buffer_size: int) -> Iterator[list[str]]:
     """Yield lines of a file, or of standard input (`-`), in groups of `buffer_size`."""
     name = "standard input" if input == "-" else input
-    with nullcontext(sys.stdin.buffer) if input == "-" else Path(input).open("rb") as file:
+    typed = getattr(sys.stdin, "buffer", ())  # none where standard input is closed
+    with nullcontext(typed) if input == "-" else Path(input).open("rb") as file:
         # a tab at the start of a line is of --constraints
         lines = (decoded(f"{name}:{number}", line).rstrip() for number, line in enumerate(file, 1))
         while group := list(islice(lines, buffer_size)):

@@ -14,6 +14,7 @@ from fairseq import options, tasks
 from fairseq.data import Dictionary, data_utils
 from fairseq_cli import interactive, preprocess
 
+from highrank_plugins.cli import evaluate
 from highrank_plugins.common.files import write_sums
 from highrank_plugins.common.text_lines import TextError
 from highrank_plugins.common.user_error import UserError
@@ -201,6 +202,11 @@ def test_lines_end_at_line_feeds_and_are_utf8(monkeypatch, tmp_path):
         assert next(lines) == ["one"]
         with pytest.raises(TextError, match=r"^standard input:2:2: "):
             next(lines)
+    monkeypatch.setattr("sys.stdin", None)  # as in Python, where a shell has closed it
+    assert not [*interactive.buffered_read("-", 1)]
+    for part in "_model", "_run":
+        monkeypatch.setattr(evaluate, part, lambda *_: [])
+    evaluate.translate(tmp_path)
 
 
 def test_a_language_model_that_would_be_ignored_is_refused():
