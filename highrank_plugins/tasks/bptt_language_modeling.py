@@ -41,7 +41,8 @@ FOREIGN = (
 FOREIGN_BATCHES = ("max_tokens", "skip_remainder_batch", "grouped_shuffling")
 WHY = (
     "does not fit --task bptt_language_modeling, which predicts every token of a text in streams: "
-    "leave it (and --context-window) out; give --batch-size streams, in chunks of --bptt tokens"
+    "leave it (and --context-window) out; give --batch-size streams, in chunks of --bptt tokens. "
+    "fairseq-generate always gives --max-tokens: use fairseq-eval-lm, or fairseq-interactive"
 )
 
 

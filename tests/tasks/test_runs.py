@@ -96,7 +96,7 @@ NO_GENERATION = "score it with fairseq-eval-lm --task bptt_language_modeling"
         (["eval-lm", *TASK, "--batch-size", 3], "give --eval-streams 3"),
         (["eval-lm", *TASK, "--context-window", 5], "leave it (and --context-window) out"),
         (["eval-lm", *TASK, "--gen-subset", "nothing"], "split 'nothing' is missing"),
-        (GENERATE, "give --batch-size streams"),
+        (GENERATE, "fairseq-generate always gives --max-tokens: use fairseq-eval-lm"),
         ([*GENERATE, "--score-reference", "--batch-size", 1], NO_GENERATION),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else "",
