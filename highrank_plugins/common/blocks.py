@@ -212,7 +212,11 @@ def _plain(
         parts = enumerate(node.value)
         return [_plain(loader, part, file, (*path, str(n)), places) for n, part in parts]
     if not isinstance(node, yaml.MappingNode):
-        return loader.construct_object(node)
+        try:
+            return loader.construct_object(node)
+        except (AttributeError, KeyError, ValueError):  # of !!timestamp, !!bool, !!int and 0x_
+            problem = f"{node.value!r} is no value of {node.tag.rpartition(':')[2]}"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from None
     values: dict[str, Any] = {}
     for key_node, value_node in node.value:
         key = str(_plain(loader, key_node, file, path, places))

@@ -132,6 +132,8 @@ def test_a_wrong_override_is_refused_in_one_line(write, overrides, message):
         ("base: bad.yaml\n", "bad.yaml: inherits from itself"),
         ("base: wrong.yaml\n", "wrong.yaml:8: average.lst: unknown key"),
         ("base: base.yaml\ntrain: {lr: 1\n", "bad.yaml:3: invalid YAML"),
+        *((f"base: base.yaml\ntrain:\n  seed: {word}\n", "bad.yaml:3: invalid YAML: ")
+          for word in ("0x_", "!!bool x", "!!timestamp x")),
         ("a: &x {b: 1}\ntrain: *x\n", "bad.yaml:2: invalid YAML: the alias *x is not allowed"),
         ("{a: " * 3000 + "}" * 3000, "bad.yaml: invalid YAML: maximum recursion depth"),
     ],
