@@ -171,12 +171,12 @@ def named(kind: str, name: str) -> dict[str, Case]:
 def changed(case: Case, changes: dict[str, Any]) -> Case:
     """Return `case` with some of its values replaced and checked."""
     new = replace(case, **changes)
-    if isinstance(new, LossCase) and new.user_dir is None:
-        new.layer()  # refuses unknown names and sizes that no layer has
     for name, value in vars(new).items():
         least = 0 if name in ("frequent", "memory", "embed_dim") else 1
         if type(value) is int and value < least:
             raise CaseError(f"--{name} must be at least {least}, got {value}")
+    if isinstance(new, LossCase) and new.user_dir is None:
+        new.layer()  # refuses unknown names and sizes that no layer has
     return new
 
 

@@ -51,6 +51,7 @@ def test_a_loss_is_timed_and_written_to_csv(tmp_path):
 @pytest.mark.parametrize("words, message", [
     (["loss", "--preset", "softmax_ptb", "--components", "2,4"], "--components: softmax has none"),
     (["loss", "--tokens", "0"], "--tokens must be at least 1"),
+    (["loss", "--classes", "0"], "--classes must be at least 1"),
     (["loss", "--classes", "2000", "--preset", "techniques"], "frequent"),
     (["train", "--preset", "wmt"], "known: ui_strings_en_de"),
 ])  # fmt: skip
