@@ -155,7 +155,7 @@ def vocabulary_matrix(weight: object, shape: tuple[int, int]) -> nn.Parameter:
     if weight is None:
         return nn.Parameter(torch.empty(shape))
     if not isinstance(weight, nn.Parameter) or tuple(weight.shape) != shape:
-        shown = tuple(weight.shape) if isinstance(weight, Tensor) else type(weight).__name__
+        shown = f"{type(weight).__name__} {tuple(getattr(weight, 'shape', ())) or ''}".rstrip()
         raise ValueError(
             f"weight: expected a torch.nn.Parameter to share, of shape {shape} (num_classes, "
             f"embed_dim), got {shown}"

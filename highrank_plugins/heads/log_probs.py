@@ -29,7 +29,8 @@ def flat_features(head: Any, features: Tensor) -> Tensor:
         )
     if features.dtype not in FLOATS:
         known = ", ".join(str(dtype) for dtype in FLOATS)
-        raise ValueError(f"features: expected one of {known}, got {features.dtype}")
+        found = f"{type(features).__name__} of {features.dtype}"
+        raise ValueError(f"features: expected a tensor of one of {known}, got {found}")
     for name, parameter in () if autocast_dtype(features) else head.named_parameters():
         if parameter.dtype != features.dtype and not name.startswith("pointwise."):
             raise ValueError(

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from highrank_plugins.heads.checks import integer
+
 
 class RelativeAttention(nn.Module):
     r"""Attend with a learned key and a learned value for each distance between positions.
@@ -31,7 +33,7 @@ class RelativeAttention(nn.Module):
 
     def __init__(self, head_dim: int, clip: int = 16) -> None:
         super().__init__()
-        self.clip = clip
+        self.clip, head_dim = integer("clip", clip), integer("head_dim", head_dim)
         self.key_table = nn.Parameter(torch.empty(2 * clip + 1, head_dim))
         self.value_table = nn.Parameter(torch.empty(2 * clip + 1, head_dim))
         for table in self.parameters():

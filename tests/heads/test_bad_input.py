@@ -34,8 +34,10 @@ HEADS = [
     ("mos", {"cap": 15.0}, ["no option 'cap'; known"]),
     ("mos", {"pointwise": "gss", "knots": 3}, ["'knots'", "context_scale", "k, learn"]),
     ("mos", {"pointwise": nn.Tanh()}, ["pointwise", "a name or an instance"]),
-    *(("mos", {"weight": weight}, ["weight: expected a torch.nn.Parameter", "(10, 4)"])
-      for weight in (nn.Embedding(10, 4), torch.zeros(10, 4), nn.Parameter(torch.zeros(9, 4)))),
+    *(("mos", {"weight": weight}, ["weight: expected a torch.nn.Parameter", "(10, 4)", got])
+      for weight, got in ((nn.Embedding(10, 4), "got Embedding"),
+                          (torch.zeros(10, 4), "got Tensor (10, 4)"),
+                          (nn.Parameter(torch.zeros(9, 4)), "got Parameter (9, 4)"))),
     *(("mixtape", {name: value}, [name, str(value)]) for name, value in (
         ("frequent", -1), ("frequent", 0.5), ("frequent", True), ("components", "4"),
         ("locked_dropout", "false"), ("bias", "no"), ("gate_dim", 0),
@@ -61,7 +63,10 @@ POINTWISE = [
 
 CALLS = [
     # call of a head h with features F and targets T, what the message says
-    (lambda h, F, T: h.nll(F.numpy(), T), ["features: expected one of torch.float64"]),
+    (
+        lambda h, F, T: h.nll(F.numpy(), T),
+        ["features: expected a tensor", "got ndarray of float32"],
+    ),
     (lambda h, F, T: h.nll(F.mT, T), ["features", "4", "(4, 3)"]),
     (lambda h, F, T: h.logits(F), ["mos has no logits", "head(features)"]),
     (lambda h, F, T: h.nll(F, T, smoothing=0.1), ["'smoothing'; did you mean 'label_smoothing'"]),

@@ -110,5 +110,8 @@ def test_tables_start_glorot_uniform_and_sizes_that_do_not_fit_are_refused():
         assert table.shape == (33, 64)
         assert 0.95 * bound < table.abs().max() <= bound
     assert sorted(layer.state_dict()) == ["key_table", "value_table"]
+    for sizes, name in (((0, 16), "head_dim"), ((4, 0), "clip")):
+        with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+            RelativeAttention(*sizes)
     with pytest.raises(ValueError, match="as many queries as keys, got 3 and 2"):
         layer_of(2)(*inputs(3, 2))
