@@ -157,8 +157,11 @@ class TokenLoss(torch.autograd.Function):
     def forward(ctx: Any, batch: Any, *inputs: Tensor) -> tuple[Tensor | None, ...]:
         plan = batch.plan
         weight, label = (None if t is None else t.clone() for t in (plan.weight, plan.label))
+        soft = plan.soft and plan.soft.without_buffers(len(plan.target))
         # the caller may refill its buffers
-        batch.plan = plan = replace(plan, target=plan.target.clone(), weight=weight, label=label)
+        batch.plan = plan = replace(
+            plan, target=plan.target.clone(), weight=weight, label=label, soft=soft
+        )
         ctx.batch, ctx.versions = batch, _versions(plan.soft)
         # our layers draw their random numbers before the loss is cut into chunks
         ctx.random = generators(inputs[0]) if plan.own else []
@@ -174,7 +177,7 @@ class TokenLoss(torch.autograd.Function):
         if _versions(ctx.batch.plan.soft) != ctx.versions:
             raise RuntimeError(
                 "a tensor of the target was changed in place before backward(), which reads it "
-                "again; make a new one"
+                "again; make a new one, or change it later"
             )
         now = generators(inputs[0]) if ctx.random else []
         set_generators(ctx.random)  # the masks of the forward pass
@@ -184,13 +187,8 @@ class TokenLoss(torch.autograd.Function):
 
 
 def _versions(soft: Any) -> list[int]:
-    """Count the changes of the tensors of a `targets.Target`; labels are copied instead.
-
-    A part of a buffer has the count of the buffer, whose other parts may change.
-    """
-    given = {} if soft is None else {n: t for n, t in soft.given.items() if not n.endswith("label")}
-    whole = (t for t in given.values() if t.nbytes == t.untyped_storage().nbytes())
-    return [t._version for t in whole if not t.is_inference()]
+    """Count the changes of the tensors of a `targets.Target`; labels are copied instead."""
+    return [t._version for t in (soft.read() if soft else ()) if not t.is_inference()]
 
 
 def _scaled(total: Tensor | None, factor: Tensor | None, dtype: torch.dtype) -> Tensor | None:

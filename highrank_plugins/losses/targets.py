@@ -151,6 +151,9 @@ class _Teacher(Target):
         self.memory = max(chunk_memory(features, None, shape) // 5, LEAST_TEACHER)
         self.ahead = max(1, self.memory // (head.num_classes * max(4, features.element_size())))
 
+    def read(self) -> list[Tensor]:
+        return [*super().read(), *self.head.parameters(), *self.head.buffers()]
+
     def weighted(self, log_probs_NM: Tensor, rows_N: Tensor, label_N: Tensor | None) -> Weighted:
         return self.loss(log_probs_NM, {"log_q": self.log_q(rows_N)})
 

@@ -83,6 +83,16 @@ class Target:
         other.given = {name: t[index_n.to(t.device)] for name, t in self.given.items()}
         return other
 
+    def without_buffers(self, tokens: int) -> Target:
+        """Return the target, or a copy if a part of a buffer is read: others may fill buffers."""
+        given = [t for name, t in self.given.items() if not name.endswith("label")]
+        are_parts = any(t.nbytes < t.untyped_storage().nbytes() for t in given)
+        return self.of_rows(torch.arange(tokens, device="cpu")) if are_parts else self
+
+    def read(self) -> list[Tensor]:
+        """Return the tensors that each pass reads, but for labels."""
+        return [t for name, t in self.given.items() if name != "label"]
+
     def __add__(self, other: Target) -> Target:
         return _Total((1.0, self), (1.0, other))
 
@@ -114,6 +124,9 @@ class _Total(Target):
         parts = ((f, *part.weighted(log_probs_NM, rows_N, label_N)) for f, part in used)
         losses, weights = zip(*((f * loss, f * w) for f, loss, w in parts), strict=True)
         return sum(losses[1:], losses[0]), sum(weights[1:], weights[0])
+
+    def read(self) -> list[Tensor]:
+        return [t for _, part in self.parts for t in part.read()]
 
     def of_rows(self, index_n: Tensor) -> Target:
         return _Total(*((factor, part.of_rows(index_n)) for factor, part in self.parts))

@@ -66,10 +66,15 @@ def test_labels_may_be_refilled_before_backward_and_other_tensors_say_so(impl):
     with torch.inference_mode():
         uncounted = q.clone()
     head.nll(x, targets.from_probabilities(uncounted), impl=impl).loss.sum().backward()
-    buffer = torch.stack((q, q))  # of a teacher, whose other half is filled meanwhile
-    loss = head.nll(x, targets.from_probabilities(buffer[0]), impl=impl).loss.sum()
-    buffer[1].zero_()
-    loss.backward()
+    buffer = torch.stack((q, q))  # of a teacher, which is filled again meanwhile
+    losses = [head.nll(x, targets.from_probabilities(p), impl=impl).loss for p in (q, buffer[0])]
+    buffer.zero_()
+    assert torch.equal(*(torch.autograd.grad(loss.sum(), x)[0] for loss in losses))
+    teacher = build(MOS).eval()
+    loss = head.nll(x, 2 * targets.from_teacher(teacher, x.detach()), impl=impl).loss.sum()
+    torch.nn.init.ones_(teacher.weight)
+    with pytest.raises(RuntimeError, match="target was changed in place before backward"):
+        loss.backward()
     for kind, given in {"probabilities": q, "samples": y, "forward": x.detach()}.items():
         target = 0.5 * targets.labels(y) + 0.5 * KINDS[kind](y, q, x)
         loss = head.nll(x.detach().clone(), target, impl=impl).loss.sum()
