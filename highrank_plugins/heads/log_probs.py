@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from highrank_plugins.common.torch_state import autocast_dtype
 from highrank_plugins.losses.chunking import chunk_ranges, tokens_within
@@ -15,6 +16,14 @@ from highrank_plugins.own_layers.kept_state import PLAIN
 from highrank_plugins.own_layers.ours import is_ours
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+_steps = [0]  # of all optimizers; fused ones count no changes of parameters
+
+
+def _count_step(*_: Any) -> None:
+    _steps[0] += 1
+
+
+register_optimizer_step_post_hook(_count_step)
 
 
 def flat_features(head: Any, features: Tensor) -> Tensor:
@@ -61,7 +70,7 @@ def _prepared_tensors(head: Any) -> Named:
     if torch.compiler.is_compiling():
         return head.tensors()
     read = [*head.parameters(), *head.buffers()]
-    # fused optimizers count no changes, nor does inference mode
+    # nor does a captured graph with a fused optimizer, nor inference mode
     uncounted = any(t.is_inference() or (t.is_leaf and t.grad is not None) for t in read)
     # the tensors of others may follow from anything
     if head.training or torch.is_grad_enabled() or uncounted or not is_ours(head):
@@ -70,7 +79,7 @@ def _prepared_tensors(head: Any) -> Named:
     state: list[object] = [
         tuple(v for v in vars(m).values() if isinstance(v, PLAIN)) for m in head.modules()
     ]
-    state += [(t.data_ptr(), t._version, t.dtype) for t in read]
+    state += [*_steps, *((t.data_ptr(), t._version, t.dtype) for t in read)]
     if head._prepared is None or head._prepared[0] != state:
         # holds the memory that was read, so that no other tensor gets its address
         head._prepared = state, head.tensors(), [t.detach() for t in read]

@@ -139,8 +139,11 @@ def test_a_fused_optimizer_is_noticed_in_evaluation_mode(case):
     """It counts no changes of the parameters that it writes."""
     head, features = case.build(), cases.make_features(3)
     optimizer = torch.optim.Adam(head.parameters(), 0.1, fused=True)
-    losses = [lambda: head.nll(features, torch.arange(3), reduction="sum").loss,
-              lambda: head(features)[:, 0].sum()]  # fmt: skip
+    losses = [
+        lambda: head.nll(features, torch.arange(3), reduction="sum").loss,
+        lambda: head(features)[:, 0].sum(),
+        lambda: sum(p.square().sum() for p in head.parameters()),  # as of a tied matrix
+    ]
     for loss, looks in itertools.product(losses, (False, True)):
         with torch.no_grad():
             head(features)
