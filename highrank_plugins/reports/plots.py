@@ -251,8 +251,8 @@ def study_figures(compared: Compared, x: str | None) -> list[Scatter]:
                 groups[system.name] = found
         if not groups:
             raise ValueError(
-                f"--x {x}: expected parameters, words_per_second, a metric or an option of train "
-                f"that records with {metric} have"
+                f"--x {x}: no record has it; name parameters, words_per_second, a metric or an "
+                "option of train that the records have"
             )
         more = _layers(compared, groups, metric) if is_option else {}
         figures.append(scatter(groups, x, metric, **more))

@@ -89,4 +89,4 @@ def test_plots_are_written_and_an_unknown_axis_is_refused(records, tmp_path):
     assert imread(tmp_path / "a.png")[..., :3].max(axis=2)[0, 0] == 1  # opaque and white
     assert "components K" in (tmp_path / "b.svg").read_text()
     done = highrank(*words, str(tmp_path / "c.png"), "--x", "head_component")
-    assert done.exit_code == 2 and "--x head_component: expected parameters" in done.output
+    assert done.exit_code == 2 and "--x head_component: no record has it" in done.output
