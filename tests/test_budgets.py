@@ -24,11 +24,11 @@ BUDGETS: dict[str, int] = {
     "criterions": 258,
     "data": 2041,
     "evaluation": 269,
-    "heads": 2907,
+    "heads": 2916,
     "hooks": 2596,
     "huggingface": 681,
     "inference": 1027,
-    "losses": 4686,
+    "losses": 4700,
     "measures": 1729,
     "models": 1506,
     "optim": 343,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2170,
     "trunks": 333,
 }
-LINES_OF_TESTS = 32375
+LINES_OF_TESTS = 32383
 
 
 @pytest.fixture(scope="module")
