@@ -30,7 +30,7 @@ BUDGETS: dict[str, int] = {
     "inference": 1027,
     "losses": 4700,
     "measures": 1729,
-    "models": 1506,
+    "models": 1508,
     "optim": 343,
     "own_layers": 803,
     "reports": 1821,
@@ -41,7 +41,7 @@ BUDGETS: dict[str, int] = {
     "training": 2170,
     "trunks": 333,
 }
-LINES_OF_TESTS = 32383
+LINES_OF_TESTS = 32384
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from fairseq.models import FairseqDecoder, FairseqLanguageModel, register_model
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
+from highrank_plugins.common.names import flag
 from highrank_plugins.common.options import described
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.losses import LossOutput
@@ -166,8 +167,9 @@ class AWDLSTMLanguageModel(HeadModel, FairseqLanguageModel):
         options = {name: getattr(flat, option) for name, option in names.items()}
         try:
             trunk = AWDLSTM(len(dictionary), **options)
-        except ValueError as error:
-            raise UserError(f"--arch awd_lstm_lm: {error}") from None
+        except ValueError as error:  # its message begins with the argument
+            name, _, rest = str(error).partition(" ")
+            raise UserError(f"{flag(names.get(name, name))} {rest}") from None
         width = flat.head_embed_dim or flat.decoder_embed_dim
         own = width if flat.separate_embeddings else None
         model = cls(AWDLSTMDecoder(dictionary, trunk, own))
