@@ -215,7 +215,7 @@ def _plain(
         try:
             return loader.construct_object(node)
         except (AttributeError, KeyError, ValueError):  # of !!timestamp, !!bool, !!int and 0x_
-            problem = f"{node.value!r} is no value of {node.tag.rpartition(':')[2]}"
+            problem = f"{node.value!r} is not a valid {node.tag.rpartition(':')[2]}"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from None
     values: dict[str, Any] = {}
     for key_node, value_node in node.value:
